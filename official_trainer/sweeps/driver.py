@@ -1,385 +1,429 @@
-"""Runs the trials of a sweep: starts, continues, prunes and records them, until enough are complete.
+"""Runs the trials of a sweep: draws, starts, continues and prunes them, until enough are complete.
 
-Owns: one process at a time for each trial, forked from one that has imported TensorFlow; what its end means.
-Does not own: drawing and pruning (`study.py`), records (`trial.py`), the starter (`processes/children.py`).
+Owns: which trial is next, one process at a time for each trial, and what its end means.
+Does not own: drawing (`study.py`), forking (`processes/forked.py`), what is shown (`shown.py`).
 
-A trial without an end on record is started with the same command, whatever happened to it: its run continues from its
-newest checkpoint, or finds that it is done. Each evaluation is read from `metrics.jsonl`, and the pruner asked about
-it, in their order, also when the trial has gone on meanwhile, so its answers do not depend on time.
+Several drivers may work on a sweep. A driver holds the lock of the directory of each trial that it works on. A trial
+that Optuna calls running, and whose lock is free, is one whose driver was killed: it is started with the same command,
+and its run continues from its newest checkpoint, or finds that it is done.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
-import sched
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import connection
+from types import MappingProxyType
 from typing import Any
 
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
 from official_trainer import files
-from official_trainer.checkpoints.best import BestCheckpoint
-from official_trainer.config import Problem, lines
-from official_trainer.distributed.cluster import CHIEF
+from official_trainer.distributed import devices
+from official_trainer.distributed.cluster import CHIEF, GIVEN_GPUS, given_gpus
+from official_trainer.distributed.devices import VISIBLE_GPUS
 from official_trainer.errors import ExitCode
-from official_trainer.processes.children import Process, Processes, Starter, preloaded
-from official_trainer.processes.job import Member
-from official_trainer.processes.output import Lines
+from official_trainer.lock import DirectoryLock
+from official_trainer.nearest import did_you_mean
+from official_trainer.processes.forked import ForkedProcess
 from official_trainer.processes.signals import Signals
-from official_trainer.processes.starter import Slot
 from official_trainer.processes.verdict import End, Restarts, may_run_again
 from official_trainer.runs.resume.config_changes import newest_step
 from official_trainer.stopping import PreemptedError
-from official_trainer.sweeps import ranking, rehearsal, tensorboard
-from official_trainer.sweeps import trial as trials
-from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
-from official_trainer.sweeps.course import Course, drawn
-from official_trainer.sweeps.failures import Failure, failure_of, refuse_more, unfinished
-from official_trainer.sweeps.observer import Observer
-from official_trainer.sweeps.ranking import Evaluation
-from official_trainer.sweeps.requests import STOP, StopRequest
-from official_trainer.sweeps.settings import Objective, SweepConfig
-from official_trainer.sweeps.slots import Slots
-from official_trainer.sweeps.space import Value
-from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import SweepError, Trial, describe
-from official_trainer.tracking import record
-from official_trainer.tracking.jsonl import read_rows
+from official_trainer.sweeps.plan import Plan
+from official_trainer.sweeps.settings import Objective, SweepError
+from official_trainer.sweeps.shown import Shown
+from official_trainer.sweeps.study import Draws, FileLock
+from official_trainer.tracking import EVALUATION, record
+from official_trainer.tracking.jsonl import numbers_of, read_rows
+from official_trainer.tracking.monitored import find_metric
 
-_POLL_SECONDS = 0.5
-_LOOK_SECONDS = 2.0
-"""How often a driver looks at the trials of others."""
+RUN, OUTPUT = "run", "output.log"
+REASON, STEP, REFUSED, PRUNED_AT = "reason", "step", "refused", "pruned_at"
+"""Attributes of a trial in the study: why it ended, at which step, whether it never ran, where the pruner ended it."""
+
+MOST_FAILURES = 5
+"""So many trials may fail one after the other."""
+
+_MOST_REFUSED = 100
+"""So many draws may be refused one after the other."""
+
+_LOOK_SECONDS = 0.5
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a sweep does.
+@dataclasses.dataclass
+class Work:
+    """A trial that this driver works on.
 
     Attributes:
-      directory: of the sweep.
-      config: the file of the sweep.
-      study: draws and prunes.
-      objective: what trials are compared by.
-      identity: what may not change while the sweep lasts; `trials` and `parallel` may.
-      command: returns the command of a trial, a module and its arguments, for its run directory and its values.
-      check: returns the command that tries a trial with values without training it; empty for none.
-      refusal: returns why the experiment's config refuses values; None if it takes them.
-      course: which trials there are.
-      grace_seconds: how long a trial may save after a signal.
-      joins: whether drivers on other machines may work on the same sweep.
+      trial: Optuna's.
+      lock: of its directory.
+      slot: its number among the trials that train at the same time.
+      process: that trains it; None while it waits to be started again.
+      restarts: counts how often it was started again.
+      reported: the steps whose evaluations the pruner has seen.
+      is_pruned: whether the pruner has ended it.
+      start_seconds: when a process that waits is started.
+      seen_bytes: how long `metrics.jsonl` was at the last look.
     """
 
-    directory: str
-    config: SweepConfig
-    study: Study
-    objective: Objective
-    identity: Mapping[str, Any]
-    command: Callable[[str, Mapping[str, Value]], Sequence[str]]
-    check: Callable[[Mapping[str, Value]], Sequence[str]]
-    refusal: Callable[[Mapping[str, Value]], Problem | None]
-    course: Course
-    grace_seconds: float
-    joins: bool = False
+    trial: optuna.Trial
+    lock: DirectoryLock
+    slot: int
+    process: ForkedProcess | None = None
+    restarts: Restarts = dataclasses.field(default_factory=Restarts)
+    reported: set[int] = dataclasses.field(default_factory=set)
+    is_pruned: bool = False
+    start_seconds: float = -math.inf
+    seen_bytes: int = -1
 
 
 class Driver:
-    """Runs trials of one sweep, which other drivers may run too; each trial is claimed."""
+    """Runs trials of one sweep, which other drivers may run too."""
 
-    def __init__(self, plan: Plan, observer: Observer, slots: Slots, found: Mapping[int, Trial]) -> None:
-        """Takes what is done, what shows it, the devices of trials, and those that are on record."""
-        self._plan, self._study, self._observer, self._slots = plan, plan.study, observer, slots
-        self._trials = dict(found)
-        self._running: dict[int, Process] = {}
-        self._evaluations: dict[int, list[Evaluation]] = {}
-        self._seen_bytes: dict[int, int] = {}  # of the metrics of trials, so that each look does not read all of them
-        self._timers = sched.scheduler()
-        self._claims = Claims(plan.directory, settle_seconds=SETTLE_SECONDS if plan.joins else 0.0)
-        self._look_seconds = -math.inf  # when to read the records again
+    def __init__(self, plan: Plan, draws: Draws, shown: Shown) -> None:
+        """Takes what is done, what draws, and what shows it."""
+        self._plan, self._draws, self._shown = plan, draws, shown
+        self._study = draws.study
+        self._drawing = FileLock(files.join(plan.directory, ".draw.lock"))
+        self._environs = environments(plan.config.parallel, os.environ)
+        self._locks: dict[int, DirectoryLock] = {}
+        self._work: dict[int, Work] = {}
         self._is_waiting = False
 
-    def run(self) -> dict[int, Trial]:
-        """Runs trials until enough of them are complete or pruned; returns all.
+    def run(self) -> None:
+        """Runs trials until enough of them are complete or pruned.
 
         Raises:
-          SweepError: trials fail one after the other, or the evaluation lacks the metric.
+          SweepError: trials fail one after the other, or an evaluation lacks the metric.
           PreemptedError: a signal came; the trials have saved.
         """
-        self._observer.know(self._trials)
-        self._claims.clean_up(number for number, each in self._trials.items() if each.state is not None)
-        if not self._wants_more():
-            return self._trials
-        for line in self._slots.lines():
-            self._observer.say(line)
-        with contextlib.ExitStack() as held:
-            held.enter_context(self._claims)
-            request = StopRequest(self._plan.directory)
-            signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=preloaded()))
-            processes = held.enter_context(Processes(starter, signals))
-            held.enter_context(self._saving(processes, signals))
-            is_left = self._fill(processes, signals)
-            while is_left or self._running:
-                found = processes.wait(_POLL_SECONDS)
-                self._timers.run(blocking=False)
-                self._observer.look()
-                for number, process in list(self._running.items()):
-                    self._while_claimed(process, processes, functools.partial(self._watch, number, processes))
-                if found is not None and found[1] is not None:
-                    self._ended(found[0], found[1], processes, was_asked=signals.asked is not None)
-                signals.read()
-                if signals.asked is None and request.came():
-                    signals.asked = STOP
+        with Signals() as signals, self._saving(signals):
+            while self._fill() or self._work:
+                self._wait(signals)
+                for work in list(self._work.values()):
+                    self._look(work)
                 if signals.asked is not None:
-                    self._stop(processes, signals)
-                    break
-                is_left = self._fill(processes, signals)
-        return self._trials
+                    self._save(signals, signals.asked)
+                    done = f"{count_done(self._plan, self._trials())} of {self._plan.total} trials are done"
+                    raise PreemptedError(f"{done}, the others have saved; the same command continues the sweep")
 
-    # Which trials are this process's.
+    # Which trial is next.
 
-    def _while_claimed(self, process: Process, processes: Processes, act: Callable[[], None]) -> None:
-        """Does something to a trial by its process, which is killed if another driver has taken the trial over."""
-        number = process.member.index
-        if self._running.get(number) is not process:
-            return
-        try:
-            self._claims.check(number)
-            act()
-        except ClaimLostError as lost:
-            self._observer.say(f"{lost}; it is not trained here any more")
-            del self._running[number]
-            processes.kill(process)
-            process.lines.end()
-            self._claims.release(number)
+    def _trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
 
-    def _ended(self, process: Process, code: int, processes: Processes, *, was_asked: bool) -> None:
-        number = process.member.index
-        end = functools.partial(self._on_end, process, code, processes, was_asked=was_asked)
-        self._while_claimed(process, processes, end)
-        if number not in self._running:
-            self._claims.release(number)
-            self._claims.clean_up([number])  # of a process that was killed as it saved
-        self._look_seconds = -math.inf  # at once
+    def _fill(self) -> bool:
+        """Starts trials as long as there is room; returns whether there is more to do, here or elsewhere."""
+        while True:
+            trials = self._trials()
+            refuse_more(self._plan.directory, trials)
+            self._shown.count(count_done(self._plan, trials), self._plan.total)
+            wants_more = count_done(self._plan, trials) < self._plan.total
+            wants_more = wants_more or any(trial.state == TrialState.WAITING for trial in trials)
+            used = {work.slot for work in self._work.values()}
+            free = [slot for slot in range(self._plan.config.parallel) if slot not in used]
+            if not wants_more or not free:
+                return wants_more
+            with self._drawing:
+                work = self._next(free[0])
+            if work is None:
+                if not self._work and not self._is_waiting:
+                    self._shown.say("waiting: other processes work on the trials that are left")
+                self._is_waiting = not self._work
+                return True
+            self._begin(work)
 
-    # How many.
+    def _next(self, slot: int) -> Work | None:
+        """Returns a trial that no driver works on, with the lock of its directory; None if there is none to begin.
 
-    def _wants_more(self) -> bool:
-        is_asked_again = any(each.retried for each in self._trials.values())
-        return is_asked_again or self._plan.course.done(self._trials) < self._plan.course.total
-
-    def _fill(self, processes: Processes, signals: Signals) -> bool:
-        """Starts trials as long as there is room; returns whether the sweep is not done, here or elsewhere.
-
-        The first trial that the experiment takes is tried before it is recorded, and is the only one until then.
+        Only one driver at a time is in here, so no two draw at the same time.
         """
-        if time.monotonic() < self._look_seconds:
-            return self._wants_more()
-        self._trials = trials.read_all(self._plan.directory, self._trials)
-        self._observer.know(self._trials)
-        while self._wants_more():
-            # Those of trials that run or start again soon, and of processes that were killed just now, are busy.
-            busy = [each.slot for group in (self._running, processes.running) for each in group.values()]
-            if (slot := self._slots.free(busy)) is None:
-                break
-            refuse_more(self._plan.directory, self._trials.values())
-            course = self._plan.course
-            wanted = course.wanted(self._trials)
-            if is_untried := all(each.state == "pruned" and not each.reports for each in self._trials.values()):
-                wanted = min(wanted, course.done(self._trials) + 1)
-            number = self._claims.next(self._trials, wanted, course.counts)
-            if number is None:
-                break
-            trial = trials.read(self._plan.directory, number)
-            if trial is None:
-                draw = functools.partial(course.draw, number, self._trials)
-                prunes = self._plan.config.on_refusal == "prune" or self._study.most is not None
-                trial = drawn(number, draw, self._plan.refusal, prunes=prunes)
-                if trial.state is not None:
-                    self._observer.end(trial, describe(trial, self._plan.objective.metric))
-                elif is_untried and (command := self._plan.check(trial.values)):
-                    self._observer.say("trying one step and one evaluation")
-                    rehearsal.rehearse(command, self._plan.directory, processes, signals, slot)
-                self._record(trial)
-            self._trials[number] = trial  # it may have changed: another driver may have had the claim before
-            if trial.state is None:
-                self._start(trial, slot, processes)
-            else:
-                self._claims.release(number)
-        is_waiting = not self._running and self._wants_more()
-        if is_waiting and not self._is_waiting:
-            self._observer.say("waiting: other processes work on the trials that are left")
-        self._is_waiting = is_waiting
-        self._look_seconds = time.monotonic() + _LOOK_SECONDS
-        return self._wants_more()
+        trials = self._trials()
+        for frozen in trials:
+            is_other = frozen.state == TrialState.RUNNING and frozen.number not in self._work
+            if is_other and (lock := self._claimed(frozen.number)) is not None:
+                work = Work(self._draws.draw(frozen), lock, slot, reported=set(frozen.intermediate_values))
+                work.is_pruned = PRUNED_AT in frozen.user_attrs
+                return work
+        pending = sum(trial.state in (TrialState.RUNNING, TrialState.WAITING) for trial in trials)
+        is_waiting = any(trial.state == TrialState.WAITING for trial in trials)
+        if not is_waiting and count_done(self._plan, trials) + pending >= self._plan.total:
+            return None
+        trial = self._draws.draw()
+        lock = self._claimed(trial.number)
+        if lock is None:
+            raise SweepError(f"{self._directory(trial.number)} is in use by another program; end it", ExitCode.RETRY)
+        return Work(trial, lock, slot)
 
-    def _record(self, trial: Trial) -> None:
-        self._claims.check(trial.number, now=True)
-        if trial.state is not None:  # before the record: a driver that is killed here does it again
-            tensorboard.end(self._plan.directory, trial, self._plan.config.space, self._plan.objective)
-        trials.write(self._plan.directory, trial)
-        self._trials[trial.number] = trial
+    def _claimed(self, number: int) -> DirectoryLock | None:
+        """Returns the lock of a trial's directory, if it is free; on another machine, that shows after a while."""
+        files.make_dirs(self._directory(number))
+        lock = self._locks.setdefault(number, DirectoryLock(self._directory(number)))
+        return lock if lock.try_acquire() else None
 
-    def _start(self, trial: Trial, slot: Slot, processes: Processes) -> None:
-        place = trials.directory(self._plan.directory, trial.number)
-        course = self._plan.course
-        if title := course.title(trial):
-            self._observer.say(title)
-        check = functools.partial(self._claims.check, trial.number, now=True)
-        tensorboard.begin(self._plan.directory, trial, self._plan.config.space)
-        is_new = course.begin(trial, self._trials, check)
-        _, until_step = course.span(trial)
-        command = [*self._plan.command(files.join(place, trials.RUN), trial.values)]
-        command += [] if until_step is None else [f"--until_step={until_step}"]
-        command += [] if trial.parent is None else ["--allow_config_change"]
-        kept = os.devnull if files.is_url(place) else files.join(place, trials.OUTPUT)  # a bucket cannot append
-        output = open(kept, "ab", buffering=0)  # noqa: SIM115 - its lines close it
-        member = Member(role=CHIEF, index=trial.number, argv=tuple(command), environ={})
-        lines = Lines(lambda lines: None, output)
-        process = Process(member, lines, Restarts(), slot=slot)
-        self._running[trial.number] = process
-        self._evaluations[trial.number], self._seen_bytes[trial.number] = [], 0
-        self._observer.start(
-            trial,
-            continues=not is_new and newest_step(trials.run_directory(self._plan.directory, trial.number)) is not None,
-        )
-        processes.start(process)
+    def _directory(self, number: int) -> str:
+        return directory(self._plan.directory, number)
+
+    def _run_directory(self, work: Work) -> str:
+        return files.join(self._directory(work.trial.number), RUN)
 
     # What happens to a trial.
 
-    def _watch(self, number: int, processes: Processes) -> None:
-        """Reads new evaluations, and ends the trial if one of them prunes it."""
-        trial, found = self._trials[number], self._evaluations[number]
-        path = files.join(trials.run_directory(self._plan.directory, trial.number), "metrics.jsonl")
-        if trial.state is not None or not files.exists(path):
-            return
-        if (num_bytes := files.size_bytes(path)) == self._seen_bytes[number]:
-            return
-        self._seen_bytes[number] = num_bytes
-        since, _ = self._plan.course.span(trial)
-        for row in read_rows(path):
-            new = ranking.evaluation_in(row, self._plan.objective)
-            if new is None or new.step <= (found[-1].step if found else since):
-                continue
-            found.append(new)
-            self._observer.report(trial, *new)
-            if self._study.prunes(trial, [(each.step, each.results[0]) for each in found], self._trials):
-                self._end(trial, state="pruned", step=new.step, reason=f"by {self._plan.config.pruner}")
-                processes.terminate(self._running[number])
-                return
+    def _begin(self, work: Work) -> None:
+        """Starts a trial, unless its end is clear."""
+        self._work[work.trial.number] = work
+        if work.is_pruned:
+            self._end_pruned(work)
+        elif reason := self._plan.refusal(work.trial.params):
+            self._end(work, TrialState.PRUNED, reason, facts={REFUSED: True})
+        else:
+            continues = newest_step(self._run_directory(work)) is not None
+            self._shown.start(work.trial.number, work.trial.params, continues=continues)
+            self._start(work)
 
-    def _on_end(self, process: Process, code: int, processes: Processes, *, was_asked: bool) -> None:
-        number = process.member.index
-        self._watch(number, processes)  # the last rows, before its end counts
-        trial = self._trials[number]
-        if was_asked or trial.state is not None:
-            del self._running[number]
+    def _start(self, work: Work) -> None:
+        argv = self._plan.command("train", self._run_directory(work), self._plan.space.overrides(work.trial.params))
+        output = files.join(self._directory(work.trial.number), OUTPUT)
+        work.process = ForkedProcess(argv, environ={**os.environ, **self._environs[work.slot]}, output=output)
+
+    def _wait(self, signals: Signals) -> None:
+        """Waits for the end of a process or a signal, but not for long; then takes what came."""
+        sentinels = [work.process.sentinel for work in self._work.values() if work.process is not None]
+        connection.wait([*sentinels, signals.fileno()], _LOOK_SECONDS)
+        signals.read()
+
+    def _look(self, work: Work) -> None:
+        """Reads new evaluations of a trial, and does what its state asks for."""
+        if work.lock.lost_to is not None:
+            self._shown.say(f"trial {work.trial.number} was taken over by another driver")
+            self._drop(work)
+            return
+        if work.process is None:
+            if time.monotonic() >= work.start_seconds:
+                self._start(work)
+            return
+        code = work.process.exit_code()
+        self._report(work)
+        if code is None:
+            return
+        work.process = None
+        if work.is_pruned:
+            self._end_pruned(work)
         elif may_run_again(code):
-            self._again(trial, process, code, processes)
-            return
+            self._start_again(work, code)
         else:
-            del self._running[number]
-            self._judge(trial, process, code)
-        if self._trials[number].state == "pruned":  # it never goes back to an earlier step
-            place = trials.run_directory(self._plan.directory, number)
-            record.mark_pruned(place)
-            _keep_best(place)
-        process.lines.end()
+            self._judge(work, code)
 
-    def _again(self, trial: Trial, process: Process, code: int, processes: Processes) -> None:
-        seconds = process.restarts.next(newest_step(trials.run_directory(self._plan.directory, trial.number)))
-        how = _how(process, code)
-        if isinstance(seconds, str):
-            del self._running[trial.number]
-            process.lines.end()
-            self._end(trial, state="failed", reason=f"{how}; {seconds}")
+    def _report(self, work: Work) -> None:
+        """Has the pruner judge new evaluations, in their order."""
+        path = files.join(self._run_directory(work), "metrics.jsonl")
+        if work.is_pruned or not files.exists(path) or (size := files.size_bytes(path)) == work.seen_bytes:
             return
-        self._observer.wait(trial, how, seconds)
-        start = functools.partial(processes.start, process)
-        self._timers.enter(seconds, 0, lambda: self._while_claimed(process, processes, start))
-
-    def _judge(self, trial: Trial, process: Process, code: int) -> None:
-        """Records the end of a trial that ended by itself."""
-        _, until_step = self._plan.course.span(trial)
-        if code == ExitCode.NON_FINITE:
-            self._end(trial, state="pruned", reason="the loss is not finite")
-        elif code:
-            place = trials.directory(self._plan.directory, trial.number)
-            failure = failure_of(place, _how(process, code), code, process.lines.last)
-            self._end(trial, failure, state="failed", reason=failure.reason, cause=failure.cause)
-        elif why := unfinished(trials.run_directory(self._plan.directory, trial.number)):
-            self._end(trial, state="failed", reason=why)
-        elif (
-            until_step is not None
-            and (step := newest_step(trials.run_directory(self._plan.directory, trial.number))) != until_step
-        ):
-            self._end(trial, state="failed", reason=f"its training ended at step {step}, not at {until_step}")
-        else:
-            objective = self._plan.objective
-            found = ranking.counted(trial.number, self._evaluations[trial.number], objective)
-            if isinstance(found, str):
-                self._end(trial, state="pruned", reason=found)
+        work.seen_bytes = size
+        for step, values in evaluations(path, self._plan.objective):
+            if step in work.reported or len(values) > 1 or math.isnan(values[0]):
+                continue
+            work.reported.add(step)
+            work.trial.report(values[0], step)
+            self._shown.report(work.trial.number, step, values[0])
+            if self._plan.config.pruner is not None and work.trial.should_prune():
+                work.is_pruned = True
+                work.trial.set_user_attr(PRUNED_AT, step)
+                if work.process is not None:
+                    work.process.terminate()
                 return
-            value, *others = found.results
-            named = dict(zip(objective.others, others, strict=True))
-            self._end(trial, state="complete", step=found.step, value=value, others=named)
 
-    def _end(self, trial: Trial, failure: Failure | None = None, **result: object) -> None:
-        found = [(each.step, each.results[0]) for each in self._evaluations[trial.number]]
-        reports = tuple(each for each in found if not math.isnan(each[1]))
-        ended = dataclasses.replace(trial, reports=reports, retried=False, **result)  # type: ignore[arg-type]
-        self._record(ended)
-        self._observer.end(ended, describe(ended, self._plan.objective.metric), failure)
+    def _start_again(self, work: Work, code: int) -> None:
+        how = _how(work, code)
+        seconds = work.restarts.next(newest_step(self._run_directory(work)))
+        if isinstance(seconds, str):
+            self._end(work, TrialState.FAIL, f"{how}; {seconds}")
+            return
+        work.start_seconds = time.monotonic() + seconds
+        self._shown.say(f"trial {work.trial.number} {how}; it continues in {seconds:g} s")
 
-    def _stop(self, processes: Processes, signals: Signals) -> None:
-        """Has all trials save, and ends; as an error, unless `sweep stop` has asked for it."""
-        self._save(processes, signals, str(signals.asked))
-        done = f"{self._plan.course.done(self._trials)} of {self._plan.course.total} trials are done"
-        end = f"{done}, the others have saved; the same command continues the sweep"
-        if signals.asked != STOP:
-            raise PreemptedError(end)
-        self._observer.say(f"stopped by `official-trainer {STOP}`: {end}")
+    def _judge(self, work: Work, code: int) -> None:
+        """Ends a trial whose process has ended by itself."""
+        run = self._run_directory(work)
+        status = (record.read_run(run) or {}).get("status")
+        if code == ExitCode.NON_FINITE:
+            record.mark_pruned(run)
+            self._end(work, TrialState.PRUNED, "the loss is not finite")
+        elif code:
+            self._end(work, TrialState.FAIL, failure(self._directory(work.trial.number), _how(work, code)))
+        elif status == "running":
+            what = "its process ended with exit code 0 in the middle of the run; look for os._exit in your code"
+            self._end(work, TrialState.FAIL, what)
+        else:
+            path = files.join(run, "metrics.jsonl")
+            rows = list(evaluations(path, self._plan.objective)) if files.exists(path) else []
+            if not rows:
+                raise SweepError(
+                    f"trial {work.trial.number} is done, and was never evaluated; set task.validation_data"
+                )
+            numbers = [row for row in rows if not any(map(math.isnan, row[1]))]
+            if not numbers:
+                self._end(work, TrialState.PRUNED, f"{self._plan.objective.metric} is NaN in every evaluation")
+                return
+            sign = 1 if self._plan.objective.directions[self._plan.objective.metric] == "max" else -1
+            is_best = self._plan.objective.evaluation == "best"
+            step, values = max(numbers, key=lambda row: sign * row[1][0]) if is_best else numbers[-1]
+            self._end(work, TrialState.COMPLETE, values=values, facts={STEP: step})
+
+    def _end_pruned(self, work: Work) -> None:
+        """Ends a trial that the pruner has ended, and whose process is gone."""
+        record.mark_pruned(self._run_directory(work))
+        self._end(work, TrialState.PRUNED, f"by {_class(self._plan.config.pruner)}")
+
+    def _end(
+        self,
+        work: Work,
+        state: TrialState,
+        reason: str = "",
+        *,
+        values: Sequence[float] | None = None,
+        facts: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Tells Optuna how a trial has ended, with why, and further attributes."""
+        for name, fact in {**facts, **({REASON: reason} if reason else {})}.items():
+            work.trial.set_user_attr(name, fact)
+        self._study.tell(work.trial.number, values, state=state)
+        self._shown.end(self._trials()[work.trial.number])
+        self._drop(work)
+
+    def _drop(self, work: Work) -> None:
+        del self._work[work.trial.number]
+        if work.process is not None:
+            work.process.kill()
+        work.lock.release()
+
+    # The end of the driver.
 
     @contextlib.contextmanager
-    def _saving(self, processes: Processes, signals: Signals) -> Iterator[None]:
-        """If the sweep cannot go on, the trials that run save before it ends."""
+    def _saving(self, signals: Signals) -> Iterator[None]:
+        """However the sweep ends, the trials that run save, and no process is left."""
         try:
             yield
         except SweepError:
-            with contextlib.suppress(SweepError):  # which has the same reason, in another trial
-                self._save(processes, signals, "the sweep ends")
+            self._save(signals, "the sweep ends")
             raise
+        finally:
+            for work in list(self._work.values()):
+                self._drop(work)
 
-    def _save(self, processes: Processes, signals: Signals, why: str) -> None:
+    def _save(self, signals: Signals, why: str) -> None:
         """Returns when all trials have saved and ended, or were killed."""
-        if processes.running:
-            count = f"{len(processes.running)} trial{'s' if len(processes.running) > 1 else ''} to save"
-            self._observer.say(f"{why}: waiting up to {self._plan.grace_seconds:g} s for {count}")
-        processes.terminate()
-        for waiting in self._timers.queue:  # what is to be continued stays as it is
-            self._timers.cancel(waiting)
-        self._timers.enter(self._plan.grace_seconds, 0, processes.kill)
-        while processes.running:
-            found = processes.wait(_POLL_SECONDS)
-            self._observer.look()
-            if found is not None and found[1] is not None:
-                self._ended(found[0], found[1], processes, was_asked=True)
+        running = [work.process for work in self._work.values() if work.process is not None]
+        if running:
+            what = f"{len(running)} trial{'s' if len(running) > 1 else ''} to save"
+            self._shown.say(f"{why}: waiting up to {self._plan.grace_seconds:g} s for {what}")
+        end = time.monotonic() + self._plan.grace_seconds
+        for process in running:
+            process.terminate()
+        while running := [process for process in running if process.exit_code() is None]:
+            connection.wait([*(process.sentinel for process in running), signals.fileno()], _LOOK_SECONDS)
             signals.read()
-            if signals.insisted:
-                processes.kill()
-            self._timers.run(blocking=False)
+            if signals.insisted or time.monotonic() > end:
+                for process in running:
+                    process.kill()
 
 
-def _keep_best(model_dir: str) -> None:
-    """Deletes the best checkpoints of a run that only count when it goes back."""
-    path = files.join(model_dir, files.PARAMS_FILE)
-    texts = lines.lines(files.read_text(path)) if files.exists(path) else {}  # it may have been ended before it began
-    names = ("export_subdir", "eval_metric", "metric_comp", "max_to_keep")
-    subdir, metric, comp, most = (lines.value(texts.get(f"trainer.best_checkpoint_{name}", "null")) for name in names)
-    if metric:
-        BestCheckpoint(files.join(model_dir, subdir), metric=metric, comp=comp, max_to_keep=most).tidy()
+def directory(sweep_dir: str, number: int) -> str:
+    """Returns the directory of a trial."""
+    return files.join(sweep_dir, "trials", str(number))
 
 
-def _how(process: Process, code: int) -> str:
-    return End(name=process.member.name, role=CHIEF, code=code).how
+def environments(parallel: int, environ: Mapping[str, str]) -> list[dict[str, str]]:
+    """Returns for each trial that trains at the same time the variables by which it sees its GPUs alone.
+
+    Each gets as many as any other; where there are fewer GPUs than trials, several share one.
+    """
+    gpus = devices.gpus(environ) if parallel > 1 else ()
+    if not gpus:
+        return [{} for _ in range(parallel)]
+    share = max(1, len(gpus) // parallel)
+    given = {GIVEN_GPUS: str(min(given_gpus(environ)[0], share))} if given_gpus(environ)[0] else {}
+    firsts = [slot * share % len(gpus) for slot in range(parallel)]
+    return [{VISIBLE_GPUS: ",".join(gpus[first : first + share]), **given} for first in firsts]
+
+
+def count_done(plan: Plan, trials: Sequence[FrozenTrial]) -> int:
+    """Returns how many trials count: those that were trained to their end, or pruned."""
+    ended = (TrialState.COMPLETE, TrialState.PRUNED)
+    if plan.is_exhaustive:
+        return sum(trial.state.is_finished() for trial in trials)
+    return sum(trial.state in ended and REFUSED not in trial.user_attrs for trial in trials)
+
+
+def refuse_more(sweep_dir: str, trials: Sequence[FrozenTrial]) -> None:
+    """Returns if a sweep may go on after its failures.
+
+    Raises:
+      SweepError: too many trials failed one after the other, or too many draws were refused.
+    """
+    ended = [trial for trial in trials if trial.state.is_finished()]
+    failed, refused = ended[-MOST_FAILURES:], ended[-_MOST_REFUSED:]
+    if len(failed) == MOST_FAILURES and all(trial.state == TrialState.FAIL for trial in failed):
+        raise SweepError(
+            f"the last {MOST_FAILURES} trials failed; the last one: {failed[-1].user_attrs.get(REASON)}\nMend the "
+            f"cause. After `official-trainer sweep retry {sweep_dir}`, the same command as before runs them again",
+            ExitCode.FAILED,
+        )
+    if len(refused) == _MOST_REFUSED and all(REFUSED in trial.user_attrs for trial in refused):
+        raise SweepError(
+            f"the experiment refuses all of the last {_MOST_REFUSED} draws; the last one: "
+            f"{refused[-1].user_attrs.get(REASON)}\nNarrow the space in a new sweep, with another --model_dir"
+        )
+
+
+def evaluations(path: str, objective: Objective) -> Iterator[tuple[int, tuple[float, ...]]]:
+    """Yields the step of each evaluation, and its value of each metric that is compared.
+
+    Args:
+      path: of `metrics.jsonl`.
+      objective: what is compared.
+
+    Raises:
+      SweepError: an evaluation lacks a metric.
+    """
+    for row in read_rows(path):
+        if row["split"] != EVALUATION:
+            continue
+        numbers = numbers_of(row)
+        values = {name: find_metric(numbers, name) for name in objective.directions}
+        for name in (name for name, value in values.items() if value is None):
+            what = f"{name!r} is compared, and the evaluation produces {', '.join(sorted(numbers))}"
+            fix = "Name one of these in a new sweep, with another --model_dir"
+            raise SweepError(f"objective: {what}{did_you_mean(name, numbers)}. {fix}")
+        yield row["step"], tuple(value for value in values.values() if value is not None)
+
+
+def failure(trial_dir: str, how: str) -> str:
+    """Returns why a trial failed, in one line: by the record of its run, else by the last line that it printed.
+
+    Args:
+      trial_dir: directory of the trial.
+      how: how its process ended, in words.
+    """
+    report = str((record.read_run(files.join(trial_dir, RUN)) or {}).get("error") or "").splitlines()
+    output = files.join(trial_dir, OUTPUT)
+    if report:
+        lines = [line.strip() for line in report[:2]]
+        return f"{': '.join(line.rstrip(':') for line in lines)}; see {output}"
+    printed = files.read_bytes(output).decode(errors="replace").splitlines() if files.exists(output) else []
+    said = next((line for line in reversed(printed) if line.startswith("error: ")), printed[-1] if printed else "")
+    return f"{how}: {said.removeprefix('error: ')}; see {output}"
+
+
+def _class(given: Any) -> str:
+    return given if isinstance(given, str) else str(given["type"])
+
+
+def _how(work: Work, code: int) -> str:
+    return End(name=f"trial {work.trial.number}", role=CHIEF, code=code).how

@@ -1,292 +1,274 @@
-"""Optuna: draws the values of a trial, and says whether a trial is pruned.
+"""The study of a sweep, which Optuna keeps: a journal in the sweep's directory, or a database.
 
-Owns: drawing the values of a trial, and whether it is pruned: by Optuna's study, made in memory from the records of
-trials for each question; seeds; dimensions as Optuna's. `driver.py` asks: `Course.draw` (`course.py`) for a
-trial, `Study.prunes` whether to prune.
-Does not own: what a population draws (`population.py`), drawing again after a refusal (`course.py`), records
-(`trial.py`), which classes there are, their options and the combinations of a grid (`classes.py`), ending a process
-(`driver.py`). Imports Optuna when an object is made.
+Owns: opening it, the lock of the journal, samplers and pruners by their names, and the seed of each draw.
+Does not own: which trial is drawn when (`driver.py`), the space (`space.py`), what is read of a study (`results.py`).
 
-The answer for a trial depends on its number, the sweep's seed and the trials of lower numbers alone, so a sweep that
-runs its trials one after the other has the same table however often it was killed.
-
-CMA-ES and the genetic samplers note the generation of a trial when they draw it, successive halving how far a trial
-came. Optuna keeps such notes in a database. Here they follow from the records: earlier trials are asked for and told
-again, in their order, with what was drawn for them. A record names the earlier trials whose ends were not known when it
-was drawn, and each trial has a seed of its own.
+A sampler is made for each draw, seeded by the seed of the sweep, the number of the trial and the field. So what is
+drawn depends on the trials before it, and not on which process draws, or how often one was killed.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import fcntl
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import inspect
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
 
-from official_trainer.config import FrozenDict, Problem, Resolved
-from official_trainer.sweeps.classes import SAMPLERS, Maker, combinations, refuse_unlearned
-from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
-from official_trainer.sweeps.settings import Objective, refused
+import optuna
+from optuna.storages.journal import JournalFileBackend, JournalStorage
+
+from official_trainer import files
+from official_trainer.config import ConfigError, Problem
+from official_trainer.config.errors import best_match
+from official_trainer.errors import ExitCode
+from official_trainer.shown import passwords_in, without_secrets
+from official_trainer.sweeps.settings import Objective, SweepConfig, SweepError
 from official_trainer.sweeps.space import Space
-from official_trainer.sweeps.trial import SweepError, Trial
 
-_USUAL_TRIALS = 20
-_NAME = "sweep"  # by which Hyperband divides trials
+JOURNAL = "study.log"
+WORDS = {"max": "maximize", "min": "minimize"}
+"""Each direction, as Optuna calls it."""
 
-Report = tuple[int, float]
-
-
-class _Replay(NamedTuple):
-    """A study of Optuna, and those of its trials that were asked for and not told yet, by number."""
-
-    study: Any
-    asked: dict[int, Any]
+_VARIABLE = "env:"  # before the name of an environment variable
+_OF_THE_SWEEP = {"QMCSampler"}  # its points are one sequence, so all trials need the same seed
 
 
-class _Live(NamedTuple):
-    """A trial that runs: each of its reports is told once, as long as no other trial ends."""
+class FileLock:
+    """The kernel's lock on a file, which ends with the process that holds it; for a `with` block, and for a journal.
 
-    trial: Trial
-    known: Mapping[int, Trial]
-    asked: Any
-    told: list[Report]
-
-
-class Study:
-    """Answers questions about one sweep.
-
-    Attributes:
-      most: how many trials there can be; None for any number.
+    Optuna's own lock of a journal is a file, which a killed process leaves behind for half a minute.
     """
 
-    def __init__(self, space: Space, settings: Resolved, objective: Objective) -> None:
-        """Takes what decides.
+    def __init__(self, path: str, journal: str = "") -> None:
+        """Takes the file, which is made, and the journal that only the holder writes."""
+        self._path, self._journal = path, journal
+        self._descriptor = -1
 
-        Args:
-          space: what is drawn.
-          settings: a resolved `SweepConfig`.
-          objective: what trials are compared by.
+    def acquire(self) -> bool:
+        """Waits for the lock, and drops a line that a killed holder, or a full disk, has left incomplete."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self._descriptor = descriptor
+        if self._journal:
+            with open(self._journal, "rb+") as file:
+                if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read())[1] != b"\n":
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
+        return True
 
-        Raises:
-          ConfigError: an option of the sampler or the pruner is unknown or wrong, or the sampler cannot draw the space.
-          SweepError: Optuna, or what a sampler needs, is not installed.
-        """
+    def release(self) -> None:
+        """Gives the lock back."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
+
+
+@contextlib.contextmanager
+def reported(storage: str) -> Iterator[None]:
+    """For a block that uses a database: what is wrong with it is said in one line, without the password.
+
+    Raises:
+      SweepError: in place of an error of the database.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not storage or not type(error).__module__.startswith(("sqlalchemy", "optuna")):
+            raise
+        what = f"storage={without_secrets(storage)} cannot be used: {_reason(error)}"
+        fix = "Start the database, or correct the URL, and give the same command again"
+        raise SweepError(f"{what}. {fix}", ExitCode.RETRY) from None  # its cause may have the password
+
+
+def _reason(error: BaseException) -> str:
+    while not hasattr(error, "orig") and (cause := error.__cause__ or error.__context__) is not None:
+        error = cause  # SQLAlchemy and Optuna have made others of what the driver of the database has said
+    return without_secrets(" ".join(str(getattr(error, "orig", error)).split())) or type(error).__name__
+
+
+def check_storage(storage: str) -> None:
+    """Refuses a storage that cannot be written down, and a variable that is not set.
+
+    Raises:
+      ConfigError: what is wrong.
+    """
+    name = storage.removeprefix(_VARIABLE)
+    if storage.startswith(_VARIABLE) and not os.environ.get(name):
+        raise ConfigError([Problem(f"names the environment variable {name}, which is not set", "storage")])
+    if passwords_in(storage):
+        what = f"{without_secrets(storage)} has a password, which files of the sweep would show"
+        fix = "write env:NAME, and set the environment variable NAME to the URL"
+        raise ConfigError([Problem(what, "storage", fix=fix)])
+    if storage and not storage.startswith(_VARIABLE) and "://" not in storage:
+        raise ConfigError([Problem("is no URL of a database", "storage", got=storage, allowed="sqlite:///FILE, …")])
+
+
+def storage_of(directory: str, storage: str) -> Any:
+    """Returns what keeps the study of a sweep.
+
+    Args:
+      directory: of the sweep, which is there.
+      storage: that of its file, which `check_storage` has seen.
+
+    Raises:
+      SweepError: it cannot be read, or the database cannot be used.
+    """
+    if storage:
+        url = os.environ[storage.removeprefix(_VARIABLE)] if storage.startswith(_VARIABLE) else storage
         try:
-            import optuna
+            with reported(storage):
+                return optuna.storages.RDBStorage(url)
         except ImportError as error:
-            raise SweepError("a sweep needs Optuna: pip install 'official-trainer[sweep]'") from error
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._optuna: Any = optuna
-        self._space, self._objective = space, objective
-        self._dimensions = {each.path: each for each in space.dimensions}
-        self._config = config = settings.config
-        self._kind = SAMPLERS[config.sampler]
-        self._maker = Maker(optuna, settings)
-        self._maker.sampler(0)
-        refuse_unlearned(space, settings)
-        self._combinations = combinations(space, settings) if self._kind.visits else ()
-        self.most = len(self._combinations) if self._kind.visits else None
-        self._live: _Live | None = None
-        if self.most is not None and config.trials is not None and config.trials > self.most:
-            what = f"the space has {self.most} combinations, and {config.sampler} visits each of them once"
-            raise refused(settings, Problem(what, "trials", str(config.trials), fix="leave it out"))
-        self._try_pruner(settings)
+            package = getattr(error.__cause__ or error, "name", None)
+            what = f"storage={without_secrets(storage)} needs a package that is not here"
+            raise SweepError(f"{what}: pip install {package}") from error
+    path = files.join(directory, JOURNAL)
+    lock: Any = FileLock(files.join(directory, ".study.lock"), path)  # Optuna's base class has no public name
+    try:
+        return JournalStorage(JournalFileBackend(path, lock))
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        what = f"{path} cannot be read ({type(error).__name__}: {error})"
+        raise SweepError(f"{what}; put a good copy back", ExitCode.DATA) from error
 
-    def _try_pruner(self, settings: Resolved) -> None:
-        """Asks the pruner once, because Optuna finds some wrong options only then."""
-        if self._config.pruner is None:
-            return
-        values = self._space.draw(lambda each: next(iter(each.tried)))
-        reports = ((1, 0.0), (2, 1.0))
-        before = Trial(number=0, values=values, state="complete", value=1.0, reports=reports)
-        self._maker.pruner()
-        try:
-            self.prunes(Trial(number=1, values=values), reports, {0: before})
-        except Exception as error:
-            what = f"{self._config.pruner} refuses its options: {type(error).__name__}: {error}"
-            raise refused(settings, Problem(what, "pruner_options")) from error
 
-    @property
-    def trials(self) -> int:
-        """How many trials are to be complete or pruned."""
-        return self._config.trials or self.most or _USUAL_TRIALS
+class Draws:
+    """Draws the values of trials.
 
-    def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> Trial:
-        """Returns a new trial.
+    Attributes:
+      study: Optuna's, with the pruner of the sweep.
+    """
 
-        Args:
-          number: of the trial.
-          trials: all trials that are recorded; those of higher numbers do not count.
-          attempt: how often other values were drawn for this trial, and refused.
+    def __init__(self, study: optuna.Study, space: Space, config: SweepConfig) -> None:
+        """Takes the study and what is drawn, and how."""
+        self.study, self._space, self._config = study, space, config
+        study.pruner = pruner_of(config) or optuna.pruners.NopPruner()
+
+    def draw(self, unfinished: optuna.trial.FrozenTrial | None = None) -> optuna.Trial:
+        """Returns a new trial, the next one that waits, or one that another process has begun, with all its values.
+
+        Values that it has stay as they are.
         """
-        without = tuple(each for each in range(number) if each not in trials or trials[each].state is None)
-        values: Mapping[str, Value]
-        if self._kind.visits:
-            values = self._combinations[(number + attempt) % len(self._combinations)]
-        elif self._config.sampler == "QMCSampler":
-            values = self._in_sequence(number, attempt)
+        waiting = self.study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.WAITING])
+        if unfinished is not None:
+            number = unfinished.number
         else:
-            values = self._space.draw(self.chooser(number, trials, attempt, without))
-        return Trial(number=number, values=values, attempt=attempt, without=without)
-
-    def chooser(
-        self, number: int, trials: Mapping[int, Trial], attempt: int = 0, without: Sequence[int] = ()
-    ) -> Callable[[Dimension], Value]:
-        """Returns what draws the value of one dimension after the other; see `draw`."""
-        replay = self._replayed(number, trials, without)
-        replay.study.sampler = self._sampler(number, attempt)
-        return functools.partial(suggested, replay.study.ask())
-
-    def _in_sequence(self, number: int, attempt: int) -> Mapping[str, Value]:
-        """Returns the point of a sequence with the number of the trial."""
-        scrambles = self._config.sampler_options.get("scramble", True) or attempt > 0  # else all attempts were the same
-        sampler = self._maker.sampler(_seed(self._config.seed, attempt=attempt), scramble=scrambles)
-        sampler._find_sample_id = lambda study, space: number  # Optuna counts in a database
-        every = {each.path: distribution(self._optuna, each) for each in self._space.dimensions}
-        study = self._new_study()
-        point = sampler.sample_relative(study, study.ask(), every)
-        return self._space.draw(lambda each: point[each.path])
-
-    def prunes(self, trial: Trial, reports: Sequence[Report], trials: Mapping[int, Trial]) -> bool:
-        """Returns whether a trial is pruned after the last of its reports."""
-        if self._config.pruner is None:
-            return False
-        known = {number: each for number, each in trials.items() if number < trial.number and each.state}
-        live, count = self._live, len(self._live.told) if self._live else 0
-        if live is None or (trial, known) != live[:2] or list(reports[:count]) != live.told or len(reports) == count:
-            replay = self._replayed(trial.number, known, trial.without)
-            asked = self._ask(replay, trial.number, trial)
-            self._tell(replay, known)
-            self._live = live = _Live(trial, known, asked, [])
-        new = reports[len(live.told) :]
-        live.told.extend(new)
-        return _report(live.asked, new, asks=True)
-
-    # The replay of what is recorded.
-
-    def _replayed(self, number: int, trials: Mapping[int, Trial], without: Sequence[int]) -> _Replay:
-        """Returns a study in which all trials before one were asked for, and told if their ends were known to it.
-
-        Args:
-          number: of that one.
-          trials: the records.
-          without: the trials whose ends were not known when it was drawn.
-        """
-        study = self._new_study()
-        if self._config.pruner:
-            study.pruner = self._maker.pruner()
-        replay = _Replay(study, {})
-        for earlier in range(number):
-            trial = trials.get(earlier)
-            if trial is not None:
-                self._tell(replay, trials, trial.without)
-            self._ask(replay, earlier, trial)
-        self._tell(replay, trials, without)
-        return replay
-
-    def _ask(self, replay: _Replay, number: int, trial: Trial | None) -> Any:
-        """Asks for the trial that comes next, with the values on record, if there are."""
-        if trial is not None:
-            replay.study.enqueue_trial(dict(trial.values))
-        if self._kind.remembers:
-            replay.study.sampler = self._sampler(number, trial.attempt if trial else 0)
-        asked = replay.asked[number] = replay.study.ask()
-        if self._kind.remembers:
-            _ = asked.relative_params  # has the sampler draw, and note what it has to
-        for path in trial.values if trial is not None else ():
-            suggested(asked, self._dimensions[path])
-        return asked
-
-    def _tell(self, replay: _Replay, trials: Mapping[int, Trial], without: Sequence[int] = ()) -> None:
-        """Tells the ends of the trials that were asked for, if they have one that is not among `without`."""
-        for number, asked in list(replay.asked.items()):
-            trial = trials.get(number)
-            if trial is None or trial.state is None or number in without:
-                continue
-            if not self._objective.others:  # reports are for pruners
-                _report(asked, trial.reports, asks=self._maker.pruner_remembers)
-            del replay.asked[number]
-            replay.study.tell(asked, trial.results or None, state=self._state(trial))
-
-    @property
-    def metrics(self) -> list[str]:
-        """What trials are compared by."""
-        return list(self._objective.directions)
-
-    @property
-    def directions(self) -> list[str]:
-        """For each of them, in Optuna's words, which values are better."""
-        words = {"max": "maximize", "min": "minimize"}
-        return [words[each] for each in self._objective.directions.values()]
-
-    def _new_study(self) -> Any:
-        storage = self._optuna.storages.InMemoryStorage()
-        return self._optuna.create_study(directions=self.directions, storage=storage, study_name=_NAME)
-
-    def frozen(self, trial: Trial, attributes: Mapping[str, Any] = FrozenDict()) -> Any:
-        """Returns a trial that has ended as Optuna has it, with user attributes."""
-        return self._optuna.trial.create_trial(
-            state=self._state(trial),
-            values=trial.results or None,
-            params=dict(trial.values),
-            distributions={path: distribution(self._optuna, self._dimensions[path]) for path in trial.values},
-            user_attrs=dict(attributes),
-            intermediate_values={} if self._objective.others else dict(trial.reports),  # which are for pruners
-        )
-
-    def _state(self, trial: Trial) -> Any:
-        states = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
-        return self._optuna.trial.TrialState[states[str(trial.state)]]
-
-    def check(self, trials: Iterable[Trial]) -> None:
-        """Returns if the values of all trials are of this space.
-
-        Raises:
-          SweepError: those of one are not, such as in a copied directory.
-        """
-        for trial in trials:
-            for path, value in trial.values.items():
-                if path not in self._dimensions or not self._dimensions[path].holds(value):
-                    what = f"trial {trial.number} is none of this sweep, whose space does not draw {value!r} for {path}"
-                    raise SweepError(f"{what}. Remove the directory of the trial: it is then run again")
-
-    def _sampler(self, number: int, attempt: int = 0) -> Any:
-        return self._maker.sampler(_seed(self._config.seed, number, attempt=attempt))
+            number = waiting[0].number if waiting else len(self.study.get_trials(deepcopy=False))
+        self.study.sampler = sampler_of(self._config, number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            trial = optuna.trial.Trial(self.study, unfinished._trial_id) if unfinished else self.study.ask()
+            for field in self._space.fields:
+                if field.path not in trial.params and self._space.is_drawn(field, trial.params):
+                    self.study.sampler = sampler_of(self._config, trial.number, field.path)
+                    field.suggest(trial)
+        self.study.sampler = optuna.samplers.RandomSampler()  # others would end an `optimize` that there is not
+        return trial
 
 
-def _seed(*parts: int, attempt: int) -> int:
-    text = "/".join(map(str, (*parts, attempt) if attempt else parts))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+def create(storage: Any, name: str, objective: Objective) -> optuna.Study:
+    """Returns the study of a sweep, which is made if it is not there."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    directions: list[Any] = [WORDS[direction] for direction in objective.directions.values()]
+    study = optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
+    if study.metric_names is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names(list(objective.directions))
+    return study
 
 
-def _report(asked: Any, reports: Sequence[Report], *, asks: bool) -> bool:
-    """Reports evaluations of a trial; returns whether it is pruned after the last one, if the pruner is asked."""
-    is_pruned = False
-    for step, value in reports:
-        asked.report(value, step)
-        is_pruned = asks and asked.should_prune()
-    return bool(is_pruned)
+def rehearse(config: SweepConfig, space: Space, objective: Objective) -> None:
+    """Draws two trials in memory, so that what a sampler cannot do is said before the first one is trained.
+
+    Raises:
+      ConfigError: with what Optuna says.
+    """
+    memory = optuna.storages.InMemoryStorage()
+    draws = Draws(create(memory, "rehearsal", objective), space, config)
+    sampler_of(config)
+    try:
+        for _ in range(2):
+            draws.study.tell(draws.draw(), [0.0] * len(objective.directions))
+    except (ValueError, NotImplementedError, ImportError, RuntimeError) as error:
+        raise ConfigError([Problem(f"Optuna says: {error}", "sampler")]) from error
 
 
-def distribution(optuna: Any, each: Dimension) -> Any:
-    """Returns a dimension as Optuna has it."""
-    kinds = optuna.distributions
-    if each.kind == "choice":
-        return kinds.CategoricalDistribution(each.choices)
-    return (kinds.IntDistribution if each.kind in INTEGERS else kinds.FloatDistribution)(**_range(each))
+def sampler_of(config: SweepConfig, number: int = 0, path: str = "") -> Any:
+    """Returns the sampler of a draw.
+
+    Args:
+      config: the file of the sweep.
+      number: of the trial.
+      path: of the field.
+
+    Raises:
+      ConfigError: Optuna has no such class, or refuses its arguments.
+    """
+    words = ["sweep"] if config.sampler_class in _OF_THE_SWEEP else [str(number), path]
+    digest = hashlib.sha256("/".join([str(config.seed), *words]).encode()).digest()
+    return _made(config.sampler, "sampler", optuna.samplers, {"seed": int.from_bytes(digest[:4], "big")})
 
 
-def suggested(trial: Any, each: Dimension) -> Value:
-    """Returns the value of a dimension that a trial of Optuna draws."""
-    if each.kind == "choice":
-        return str(trial.suggest_categorical(each.path, each.choices))
-    if each.kind in INTEGERS:
-        return int(trial.suggest_int(each.path, **_range(each)))
-    return float(trial.suggest_float(each.path, **_range(each)))
+def pruner_of(config: SweepConfig) -> Any:
+    """Returns the pruner of a sweep; None without one.
+
+    Raises:
+      ConfigError: Optuna has no such class, or refuses its arguments.
+    """
+    return None if config.pruner is None else _made(config.pruner, "pruner", optuna.pruners, {})
 
 
-def _range(each: Dimension) -> dict[str, Any]:
-    is_log = each.kind in LOGARITHMIC
-    if each.kind in INTEGERS:
-        return {"low": int(each.low), "high": int(each.high), "step": int(each.step or 1), "log": is_log}
-    return {"low": each.low, "high": each.high, "step": each.step, "log": is_log}
+def _made(given: str | Mapping[str, Any], path: str, module: ModuleType, seed: Mapping[str, int]) -> Any:
+    """Returns an object of Optuna.
+
+    Args:
+      given: the name of its class, or a mapping with `type` and arguments.
+      path: of the field in the file of the sweep.
+      module: where the class is.
+      seed: the argument that is no user's.
+    """
+    arguments = {} if isinstance(given, str) else {name: value for name, value in given.items() if name != "type"}
+    name = given if isinstance(given, str) else str(given.get("type"))
+    names = [
+        each for each in module.__all__ if each[0].isupper() and not each.startswith("Base") and each not in _UNFIT
+    ]
+    if name not in names:
+        near = best_match(name, names)
+        allowed = "" if near else ", ".join(names)
+        raise ConfigError([Problem("Optuna has no such class", path, got=f"'{name}'", allowed=allowed, near=near)])
+    parameters = list(inspect.signature(getattr(module, name)).parameters)
+    for argument in arguments:
+        if argument in seed:
+            raise ConfigError([Problem("is a field of the sweep", f"{path}.seed", fix="write it beside the sampler")])
+        if argument not in parameters:
+            near = best_match(argument, parameters)
+            allowed = "" if near else ", ".join(name for name in parameters if name not in seed)
+            raise ConfigError(
+                [Problem(f"{name} has no such argument", f"{path}.{argument}", allowed=allowed, near=near)]
+            )
+    for argument, value in arguments.items():
+        if isinstance(value, Mapping) and "type" in value:
+            arguments[argument] = _made(value, f"{path}.{argument}", _MODULES.get(argument, module), {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        try:
+            return getattr(module, name)(**arguments, **seed)
+        except (TypeError, ValueError, ImportError) as error:
+            raise ConfigError([Problem(f"Optuna says: {error}", path)]) from error
+
+
+_UNFIT = ("GridSampler", "PartialFixedSampler")
+"""They take a space of their own; `BruteForceSampler` draws each combination of the sweep's."""
+
+_MODULES = {"crossover": optuna.samplers.nsgaii, "mutation": optuna.samplers.nsgaii}
+"""Where the classes of arguments are that are no samplers or pruners themselves."""

@@ -1,114 +1,90 @@
 """A sweep as a whole: its directory, and that it stays the same sweep.
 
-Owns: writing `sweep.json`, the lock.
-Does not own: running trials (`driver.py`), what the sweep leaves (`results.py`).
+Owns: `sweep.json`, which says what the sweep is; the study and the fork server of a driver.
+Does not own: running trials (`driver.py`), what is read of a sweep (`results.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 import os
-import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from official_trainer import files
-from official_trainer.distributed import devices
-from official_trainer.distributed.devices import Devices
-from official_trainer.lock import DirectoryLock, LockedError
+import optuna
+
+from official_trainer import files, lazy
+from official_trainer.processes import forked
+from official_trainer.processes.children import preloaded
 from official_trainer.shown import first_few
-from official_trainer.sweeps import results, storage
-from official_trainer.sweeps import trial as trials
-from official_trainer.sweeps.driver import Driver, Plan
-from official_trainer.sweeps.observer import Observer
-from official_trainer.sweeps.results import SWEEP
-from official_trainer.sweeps.slots import Share, Slots
-from official_trainer.sweeps.trial import SweepError, Trial
+from official_trainer.sweeps import rehearsal, results, study
+from official_trainer.sweeps.driver import Driver
+from official_trainer.sweeps.plan import Plan
+from official_trainer.sweeps.settings import SweepError
+from official_trainer.sweeps.shown import Shown
+from official_trainer.sweeps.study import Draws, FileLock
 from official_trainer.tracking.record import check_name
 
-_LOCK_SECONDS = 0.2
 
-
-def run(plan: Plan, observer: Observer) -> dict[int, Trial]:
-    """Runs a sweep, or continues it; returns its trials.
+def run(plan: Plan, shown: Shown) -> optuna.Study:
+    """Runs a sweep, or continues it; returns its study.
 
     Args:
       plan: what it does.
-      observer: shows it; it is closed at the end.
+      shown: shows it; it is closed at the end.
 
     Raises:
       SweepError: the directory holds something else or another sweep, or the sweep cannot go on.
-      LockedError: another process runs it.
       PreemptedError: a signal came; the trials have saved.
     """
     check_name(plan.directory)
-    path = files.join(plan.directory, SWEEP)
+    if files.is_url(plan.directory):
+        raise SweepError(f"--model_dir={plan.directory} is a URL; the directory of a sweep is one that machines share")
+    path = files.join(plan.directory, files.SWEEP_FILE)
     if not files.exists(path) and files.exists(plan.directory):
-        others = [name for name in files.list_dir(plan.directory) if not name.startswith((".", SWEEP))]
+        ours = (rehearsal.PLACE, rehearsal.OUTPUT)
+        others = [name for name in files.list_dir(plan.directory) if not name.startswith(".") and name not in ours]
         if others:
             what = f"--model_dir={plan.directory} holds {first_few(others)}, but no sweep"
             raise SweepError(f"{what}; name a new directory")
     files.make_dirs(plan.directory)
-    with contextlib.ExitStack() as stack:
-        if not plan.joins:
-            lock = DirectoryLock(plan.directory)
-            try:
-                stack.enter_context(lock)
-            except LockedError as error:
-                raise LockedError(f"{error} With --join, this one works on the same sweep beside it.") from error
-        found = trials.read_all(plan.directory)
-        there = devices.found(os.environ)
-        sweep_id, share = _describe(plan, there, has_trials=bool(found))
-        plan.study.check(found.values())
-        if url := plan.config.storage:
-            observer = storage.observed(url, plan.directory, sweep_id, plan.study, observer, found)
-        stack.enter_context(contextlib.closing(observer))
-        try:
-            slots = Slots(there, share, plan.config.parallel, os.environ)
-            return Driver(plan, observer, slots, found).run()
-        finally:
-            with contextlib.suppress(OSError, SweepError):  # the trials are on record, and `sweep show` writes it again
-                results.write(plan.directory)
-
-
-def _describe(plan: Plan, there: Devices, *, has_trials: bool) -> tuple[str, Share]:
-    """Writes down what the sweep is, or refuses another one.
-
-    Returns its id, by which a database knows it, and how many devices a trial gets, which the first process decides.
-
-    Several drivers may start at the same time.
-    """
-    path, identity = files.join(plan.directory, SWEEP), plan.identity
-    lock = DirectoryLock(plan.directory, name="description")
-    while not lock.try_acquire():
-        time.sleep(_LOCK_SECONDS)
     try:
-        # Of a process that was killed. One that writes its results just now does so in vain, which it takes.
-        files.remove_temporaries(plan.directory, SWEEP, results.RESULTS)
-        if files.exists(path) and (plan.joins or has_trials):
-            _refuse_changes(plan.directory, identity)
-            identity = results.read_identity(plan.directory)
-        sweep_id = str(identity.get("id") or (uuid.uuid4().hex if plan.config.storage else ""))
-        share = Share.of(there, plan.config.parallel)
-        if "devices" in identity:
-            try:
-                share = Share(**identity["devices"])
-            except TypeError as error:
-                raise results.unreadable(plan.directory, f"devices: {error}") from error
-        described = {**identity, "devices": dataclasses.asdict(share)} | ({"id": sweep_id} if sweep_id else {})
-        if not files.exists(path) or results.read_identity(plan.directory) != described:
-            files.write_text_atomically(path, json.dumps(described, indent=2) + "\n")
+        lazy.select()  # what TensorFlow reads from the environment, of which the fork server gets a copy
+        forked.preload(preloaded())
+        with study.reported(plan.config.storage):
+            with FileLock(files.join(plan.directory, ".draw.lock")):
+                if not files.exists(path):
+                    shown.say("trying one step and one evaluation")
+                    metrics = [f"--metric={metric}" for metric in plan.objective.directions]
+                    place = files.join(plan.directory, rehearsal.PLACE)
+                    rehearsal.rehearse([*plan.command("check", place, ()), *metrics], plan.directory)
+                name = _describe(plan, path)
+                created = study.create(study.storage_of(plan.directory, plan.config.storage), name, plan.objective)
+            Driver(plan, Draws(created, plan.space, plan.config), shown).run()
+        return created
     finally:
-        lock.release()
-    return sweep_id, share
+        shown.close()
 
 
-def _refuse_changes(directory: str, identity: Mapping[str, Any]) -> None:
-    before = results.read_identity(directory)
-    for name, kind in (("experiment", "experiment"), ("sweep", "description"), ("config", "config"), ("gin", "gin")):
+def _describe(plan: Plan, path: str) -> str:
+    """Writes down what the sweep is, or refuses another one; returns the name of its study.
+
+    A database may have studies of many sweeps. In the journal there is one, whose name decides what Hyperband does, so
+    that it is the same for all.
+    """
+    if files.exists(path):
+        described = results.identity(plan.directory)
+        _refuse_changes(plan.directory, described, plan.identity)
+        return str(described["study"])
+    folder = os.path.basename(os.path.abspath(plan.directory))
+    name = f"{folder}-{uuid.uuid4().hex[:8]}" if plan.config.storage else "sweep"
+    files.write_text_atomically(path, json.dumps({**plan.identity, "study": name}, indent=2) + "\n")
+    return name
+
+
+def _refuse_changes(directory: str, before: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    for name, word in (("experiment", "experiment"), ("sweep", "description"), ("config", "config"), ("gin", "gin")):
         old, new = before.get(name), identity.get(name)
         if old == new:
             continue
@@ -118,6 +94,6 @@ def _refuse_changes(directory: str, identity: Mapping[str, Any]) -> None:
             changed = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
             what = first_few([f"{key} was {old.get(key)}, is {new.get(key)}" for key in changed])
         raise SweepError(
-            f"--model_dir={directory} holds a sweep with another {kind}: {what}. Its trials could not be compared; "
+            f"--model_dir={directory} holds a sweep with another {word}: {what}. Its trials could not be compared; "
             "set it as it was, or name another --model_dir"
         )

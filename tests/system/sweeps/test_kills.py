@@ -1,151 +1,85 @@
-"""Sweeps that are struck anywhere: the same command again ends with what an unbroken sweep ends with, bit by bit.
+"""Sweeps whose drivers and trials are killed end with their trials, each as exact as an unbroken run.
 
-Where and when is drawn from `--chaos-seed`. A driver, its starter or a trial is killed at an instant or just before one
-of its changes on disk, is told to stop, or finds its disk full. A failure shows what was done, and its folder stays.
+Where all kills fell while the driver waited, the table is that of an unbroken sweep.
 """
 
-import errno
+import itertools
 import random
-import shutil
-import signal
 import time
 
 import pytest
 
-from tests.support.chaos import disk
-from tests.support.sweeps import campaign
-from tests.support.sweeps.campaign import DriverChange, Instant, Struck, TrialChanges
-from tests.support.sweeps.studies import STUDIES
+from tests.support.sweeps.drivers import Sweep
 
-MOMENTS = (
-    "rename to sweep.json",
-    "write check.log",
-    "mkdir trials/0",
-    "open trials/0/trial.json",
-    "rename to trials/0/trial.json",
-    "open trials/0/output.log",
-    "write half of trials/0/trial.json",
-    "remove trials/1/.lock.json",
-    "open trials/2/.lock.json",
-    "rename to trials/4/trial.json",
+SPACES = {
+    "TPESampler": "{type: TPESampler, n_startup_trials: 3}",
+    "CmaEsSampler": "{type: CmaEsSampler, n_startup_trials: 2}",
+    "RandomSampler": "RandomSampler",
+    "BruteForceSampler": "BruteForceSampler",
+}
+RATE = "trainer.optimizer_config.learning_rate.constant.learning_rate"
+NUMBERS = f"{{{RATE}: 'log(1e-3, 1)', task.model.deep.dropout: 'float(0, 0.4)'}}"
+GRID = f"{{{RATE}: 'choice(0.003, 0.03, 0.3)', task.model.deep.dropout: 'float(0, 0.4, 0.4)'}}"
+PRUNER = "pruner: {type: MedianPruner, n_startup_trials: 1}\n"
+TRIALS = 6
+LONG = (*("trainer.train_steps=30", "trainer.checkpoint_interval=3", "trainer.validation_interval=6"),)
+KEEP = ("trainer.max_to_keep=20",)
+
+
+def space_of(sampler, *, prunes):
+    space = GRID if sampler == "BruteForceSampler" else NUMBERS
+    text = f"space: {space}\nsampler: {SPACES[sampler]}\ntrials: {TRIALS}\nseed: 5\n"
+    return text + (PRUNER if prunes else "")
+
+
+def strike(sweep, chance, *, num_kills, num_drivers):
+    """Kills drivers and trials until it has done so often enough; returns how often each of them was struck."""
+    counts = {"driver": 0, "trial": 0}
+    drivers = [sweep.start() for _ in range(num_drivers)]
+    for number in range(num_kills):
+        trial = min(number * TRIALS // num_kills, TRIALS - 1)
+        sweep.until(lambda trial=trial: sweep.has_trained(trial))
+        time.sleep(chance.random() * 0.3)
+        driver = chance.choice(drivers)
+        if number % 2 and driver.kill_trial():
+            counts["trial"] += 1
+        elif driver.kill_idle() if num_drivers == 1 else driver.kill():
+            counts["driver"] += 1
+            driver.wait()
+            drivers = [other for other in drivers if other is not driver] + [sweep.start()]
+    for driver in drivers:
+        done = driver.wait()
+        assert done.code == 0, done.out + done.err
+        assert "Traceback" not in done.err, done.err
+    sweep.wait_until_gone()
+    return counts
+
+
+def check(tmp_path, sampler, prunes, num_drivers, num_kills, seed=0):
+    text, words = space_of(sampler, prunes=prunes), (*LONG, *KEEP)
+    sweep = Sweep(tmp_path / "struck", text, *words)
+    counts = strike(sweep, random.Random(seed), num_kills=num_kills, num_drivers=num_drivers)
+    assert sum(counts.values()) == num_kills, counts
+    sweep.check_trials(TRIALS)
+    if num_drivers == 1:
+        unbroken = Sweep(tmp_path / "unbroken", text, *words)
+        unbroken.finish()
+        assert sweep.table() == unbroken.table()
+    print(f"{sampler}, pruner {prunes}, drivers {num_drivers}: kills {counts}")
+
+
+@pytest.mark.parametrize(
+    ("sampler", "prunes", "num_drivers"), [("TPESampler", True, 1), ("BruteForceSampler", False, 2)]
 )
-"""Of a driver: before the description, in the check, between a claim and its record, between an end and its record."""
-
-STRIKES = {"SIGKILL": "kills", "SIGTERM": "SIGTERMs", "SIGINT": "Ctrl-Cs", "ENOSPC": "full_disks"}
-"""As `Struck.counts` names them, and the table."""
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """Returns an unbroken sweep of a study, made once, and how many seconds it took."""
-    disk.require()
-    found = {}
-
-    def unbroken(name):
-        if name not in found:
-            start = time.monotonic()
-            sweep = campaign.unbroken(STUDIES[name], tmp_path_factory.mktemp("unbroken") / name)
-            found[name] = sweep, time.monotonic() - start
-        return found[name]
-
-    return unbroken
-
-
-@pytest.fixture
-def struck(record_property):
-    """Makes sweeps to strike; what struck them is in the table that `tests/support/chaos/summary.py` prints."""
-    made = []
-
-    def struck(name, folder):
-        made.append(Struck(STUDIES[name], folder))
-        return made[-1]
-
-    yield struck
-    hits = {
-        label: sum(count for sweep in made for what, count in sweep.counts.items() if word in what)
-        for word, label in STRIKES.items()
-    }
-    record_property("chaos", {"sweeps": len(made), **hits, "mismatches": sum(not each.is_same for each in made)})
-
-
-def check(sweep, unbroken):
-    """The struck sweep ends as the unbroken one."""
-    sweep.finish()
-    sweep.check_end(unbroken)
-    shutil.rmtree(sweep.folder)
-
-
-def test_a_driver_is_killed_at_each_moment_of_a_trial(unbroken, struck, tmp_path):
-    """N21: no trial is lost, done twice or different in a bit, and nothing is left of a driver that was killed."""
-    whole, _ = unbroken("tpe")
-    sweep = struck("tpe", tmp_path / "tpe")
-    for name in MOMENTS:
-        sweep.strike(DriverChange(1, only=name))
-    check(sweep, whole)
-
-
-def test_trials_their_starter_and_a_driver_that_saves_are_killed(unbroken, struck, tmp_path):
-    """N21: of a function; each trial before a change on disk, then SIGKILL during SIGTERM's saving."""
-    whole, seconds = unbroken("function")
-    sweep = struck("function", tmp_path / "function")
-    sweep.strike(Instant(seconds / 4, "starter"))
-    sweep.strike(Instant(seconds / 4, "driver", signal.SIGTERM, later=0.1))
-    sweep.strike(TrialChanges(tuple((number, 40 + 60 * number) for number in range(4))))
-    check(sweep, whole)
-
-
-@pytest.mark.full  # test_population.py kills a driver, and two finish the sweep; test_storage.py kills one of two
-def test_drivers_that_share_a_sweep_are_killed(unbroken, struck, tmp_path):
-    """N21: one of two, then both; they try the first trial once, and none works on a trial of the other."""
-    whole, seconds = unbroken("two_join")
-    sweep = struck("two_join", tmp_path / "two")
-    sweep.strike(DriverChange(6, only="trials/"))  # a claim or a record: which trials are its own depends on time
-    sweep.run(Instant(seconds / 2, "drivers"))
-    check(sweep, whole)
+def test_a_sweep_that_is_killed_ends_as_if_it_was_not(sampler, prunes, num_drivers, tmp_path):
+    """N21: its driver and a trial, twice; one driver has the table of an unbroken sweep, two draw nothing twice."""
+    check(tmp_path, sampler, prunes, num_drivers, num_kills=2)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["driver", "trial"])
-def test_a_full_disk(kind, unbroken, struck, tmp_path):
-    """N21: a driver ends with exit code 75 and one line; a trial of it continues by itself."""
-    whole, _ = unbroken("tpe")
-    # without locks: how often one is renewed depends on time, and each of these numbers has to be reached
-    count = sum(".lock.json" not in change for change in campaign.changes_of(whole))
-    for number in range(1, count, count // 12):
-        sweep = struck("tpe", tmp_path / str(number))
-        if kind == "driver":
-            sweep.strike(DriverChange(number, errno.ENOSPC))
-        else:
-            sweep.strike(TrialChanges(((0, number), (1, number + 7)), errno.ENOSPC))
-        check(sweep, whole)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["tpe", "experiment", "two_join"])
-def test_a_driver_is_killed_before_each_kind_of_change(name, unbroken, struck, tmp_path):
-    """N21: numbers and random parts of names left out."""
-    whole, _ = unbroken(name)
-    kinds = dict.fromkeys(map(campaign.kind_of, campaign.changes_of(whole)))
-    sweep = struck(name, tmp_path / name)
-    for number, kind in enumerate(kinds):
-        if sweep.run(DriverChange(1, only=kind.replace("N", str(number % 4)).removesuffix(".tmp"))):
-            check(sweep, whole)
-            sweep = struck(name, tmp_path / f"{name}-{number}")
-    check(sweep, whole)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("turn", range(6))
-@pytest.mark.parametrize("name", STUDIES)
-def test_struck_at_random(name, turn, unbroken, struck, tmp_path, request):
-    """N21: by SIGKILL, SIGTERM, Ctrl-C and a full disk, at an instant or before a change, up to five times."""
-    whole, seconds = unbroken(name)
-    seed = f"{request.config.getoption('--chaos-seed')}/{name}/{turn}"
-    print(f"once more: pytest '{request.node.nodeid}' -m '' -n 0 --chaos-seed={seed.partition('/')[0]}")
-    sweep, chance = struck(name, tmp_path / name), random.Random(seed)
-    for _ in range(chance.randrange(1, 6)):
-        strike = campaign.drawn(chance, STUDIES[name], whole, seconds)
-        print(strike)
-        if sweep.run(strike):
-            break
-    check(sweep, whole)
+@pytest.mark.parametrize(("sampler", "variant"), [*itertools.product(SPACES, ["alone", "pruned", "two"])])
+def test_sixty_kills(sampler, variant, tmp_path, request):
+    """N21: five in each of twelve sweeps."""
+    seed = f"{request.config.getoption('--chaos-seed')}/{sampler}/{variant}"
+    prunes = variant == "pruned" or (variant == "two" and sampler in ("TPESampler", "RandomSampler"))
+    check(tmp_path, sampler, prunes, 2 if variant == "two" else 1, num_kills=5, seed=seed)

@@ -1,299 +1,214 @@
-"""Sweeps as their user runs them: whole processes, killed at any time, with the table of an unbroken one.
-
-The unbroken sweep is a new Python for the command and for its starter; the others are forked, which takes seconds less.
-"""
+"""Sweeps as their user runs them: whole processes, from the first command to the table."""
 
 import functools
-import itertools
 import json
 import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
-from tensorboard.plugins.hparams import api_pb2
 
-from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.tracking.jsonl import read_rows
+from official_trainer.sweeps import results
 from tests import ROOT
-from tests.support.docs.children import run_command
-from tests.support.forked import Child
-from tests.support.tracking.hparams import hparams_tab
-from tests.support.workspace import copy_workspace
+from tests.support import runs
+from tests.support.forked import Child, run_command
+from tests.support.sweeps.drivers import OUT, Sweep, fork_trials
 
-SPACE = """
+RATE = "trainer.optimizer_config.learning_rate.constant.learning_rate"
+SPACE = f"""
 space:
-  task.model.type: choice(mlp, cnn)
-  trainer.optimizer_config.learning_rate.cosine.initial_learning_rate: log(1e-4, 1e-1)
-  task.model.mlp.dropout: float(0, 0.5)
-  task.train_data.global_batch_size: int(32, 64, 16)
-sampler_options: {n_startup_trials: 3}
-pruner: MedianPruner
-pruner_options: {n_startup_trials: 2}
-trials: 5
-seed: 1
+  task.model.type: choice(deep, flat)
+  task.model.deep.dropout: float(0, 0.4)
+  {RATE}: log(1e-4, 1)
+sampler: {{type: TPESampler, n_startup_trials: 3}}
+pruner: {{type: MedianPruner, n_startup_trials: 1}}
+trials: 4
+seed: 3
 """
-TIMEOUT_SECONDS = 280
-_numbers = itertools.count()
-WORDS = (
-    "digits_mlp",
-    "--config_file=configs/smoke/digits_mlp.yaml",
-    "--space=space.yaml",
-    "trainer.export.at_end=false",
-)
+SEVERAL = f"""
+space: {{{RATE}: "log(1e-4, 1)"}}
+objective: {{metric: accuracy, direction: max, evaluation: last, others: {{validation_loss: min}}}}
+trials: 2
+"""
+UNREAD = "space: {runtime.stall_floor_seconds: 'float(5000, 6000)'}\ntrials: 3\n"
+BUG = "    def build_losses(self"
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("workspace")
-    copy_workspace(folder)
-    (folder / "space.yaml").write_text(SPACE)
-    return folder
+def finished(tmp_path_factory):
+    """A sweep that ran to its end with Python's fork server, as a user's does, and what it printed."""
+    sweep = Sweep(tmp_path_factory.mktemp("sweep") / "one", SPACE)
+    words = ["sweep", "points", "--space=space.yaml", f"--model_dir={OUT}"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
+    argv = [sys.executable, "-m", "official_trainer", *words]
+    done = subprocess.run(argv, cwd=sweep.folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return sweep, done.stdout
 
 
-BUG = """\
-        if "/.check-" not in self.logging_dir:  # which the check before the first trial does not meet
-            raise ValueError("a bug of mine")
-        section = self.task_config.model
-"""
+def command(sweep, *words, text=None):
+    """Returns how a command of a sweep ends, with trials that start in milliseconds."""
+    if text is not None:
+        (sweep.folder / "space.yaml").write_text(text)
+    folder = sweep.folder / f"output-{len(list(sweep.folder.iterdir()))}"
+    folder.mkdir()
+    target = functools.partial(_command, ["sweep", *words])
+    return Child(target, cwd=sweep.folder, folder=folder, first=fork_trials, starts_processes=True).wait()
 
 
-def start_verb(workspace, *words):
-    folder = workspace.parent / f"{workspace.name}-output" / str(next(_numbers))
-    folder.mkdir(parents=True)
-    return Child(functools.partial(run_command, "official-trainer", list(words)), cwd=workspace, folder=folder)
+def _command(words):
+    from official_trainer import cli
+
+    return cli.main(words)
 
 
-def start(workspace, *words):
-    return start_verb(workspace, "sweep", *words)
+WORDS = ("points", "--space=space.yaml", f"--model_dir={OUT}")
 
 
-def done(child):
-    ended = child.wait()
-    return ended.code, ended.out, ended.err
+def test_a_sweep_prints_its_trials_and_their_table(finished):
+    """N21: each is drawn, trained and told to Optuna; its run is like any other; `show` prints the table again."""
+    sweep, out = finished
+    found = results.summary(str(sweep.directory))
+    assert sum(found["counts"].values()) == 4 and found["counts"].keys() <= {"complete", "pruned"}
+    for trial in found["trials"]:
+        is_deep = trial["params"]["task.model.type"] == "deep"
+        assert is_deep == ("task.model.deep.dropout" in trial["params"])
+        assert f"trial {trial['number']} starts: model=" in out
+        status = json.loads((sweep.run(trial["number"]) / "run.json").read_text())["status"]
+        assert status == {"complete": "done", "pruned": "pruned"}[trial["state"]]
+    table = command(sweep, "show", OUT)
+    assert table.code == 0 and out.endswith(table.out) and table.out.count(" best ") == 1
+    assert not (sweep.directory / "check").exists() and not (sweep.directory / "check.log").exists()
 
 
-def command(workspace, *words):
-    return done(start(workspace, *words))
+def test_its_study_is_optunas(finished):
+    """N21: opened by Optuna alone, with values, evaluations and states; so by optuna-dashboard."""
+    sweep, _ = finished
+    study, found = sweep.study(), results.summary(str(sweep.directory))
+    assert study.metric_names == ["validation_loss"] and study.best_trial.number == found["best"][0]
+    frame = study.trials_dataframe()
+    assert len(frame) == 4 and f"params_{RATE}" in frame
+    for trial in study.trials:
+        rows = [row for row in runs.rows(str(sweep.run(trial.number))) if row["split"] == "validation"]
+        values = {row["step"]: row["validation_loss"] for row in rows}
+        assert trial.intermediate_values.items() <= values.items() and trial.intermediate_values
 
 
-def command_alone(workspace, *words):
-    """Returns what a sweep prints in a new Python, as a user gives it."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    argv = [sys.executable, "-m", "official_trainer", "sweep", *words]
-    ran = subprocess.run(
-        argv, cwd=workspace, env=environ, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
-
-
-def kill(child):
-    child.process.kill()
-    child.wait()
-
-
-@pytest.fixture(scope="module")
-def unbroken(workspace):
-    """The directory of a sweep that ran to its end, and what it printed."""
-    return workspace / "unbroken", command_alone(workspace, *WORDS, "--model_dir=unbroken")
-
-
-def records(directory):
-    return {path.parent.name: path.read_bytes() for path in sorted(directory.glob("trials/*/trial.json"), key=str)}
-
-
-def until(condition, child):
-    end = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert child.process.exitcode is None, child.out + child.err
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def run_pid(directory, number):
-    path = directory / "trials" / str(number) / "run" / ".lock.json"
-    try:
-        return json.loads(path.read_text())["pid"]
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def has_row(directory, number):
-    path = directory / "trials" / str(number) / "run" / "metrics.jsonl"
-    return path.exists() and bool(path.read_text())
-
-
-PRUNED = """
-space: {task.model.mlp.dropout: "float(0, 0.1)"}
-pruner: ThresholdPruner
-pruner_options: {lower: 2, n_warmup_steps: 100}
-trials: 1
-"""
-
-
-def test_a_trial_that_is_pruned_keeps_one_best_checkpoint(workspace):
-    """C6, N21: it never goes back to where an earlier one was the best."""
-    (workspace / "pruned.yaml").write_text(PRUNED)
-    keeps = ["trainer.train_steps=100000", "trainer.max_to_keep=1000", WORDS[-1]]
-    words = [*WORDS[:2], "--space=pruned.yaml", "--model_dir=pruned", *keeps]
-    code, out, err = command(workspace, *words)
-    assert code == 0 and " by ThresholdPruner" in out, out + err
-    run = workspace / "pruned" / "trials" / "0" / "run"
-    rows = [row for row in read_rows(str(run / "metrics.jsonl")) if row["split"] == "validation"]
-    best = max(rows, key=lambda row: (row["accuracy"], -row["step"]))
-    assert committed_steps(str(run / "best")) == (best["step"],)
-
-
-def test_a_sweep_prints_its_trials_and_their_table(unbroken, workspace):
-    """N21: `show` prints the same table later; the run of each trial can be read like any other."""
-    directory, out = unbroken
-    found = [json.loads(text) for text in records(directory).values()]
-    assert [each["number"] for each in found] == list(range(5))
-    assert {each["state"] for each in found} <= {"complete", "pruned"}
-    assert any(each["state"] == "complete" for each in found)
-    assert any("task.model.mlp.dropout" in each["values"] for each in found)
-    assert all(
-        ("task.model.mlp.dropout" in each["values"]) == (each["values"]["task.model.type"] == "mlp") for each in found
-    )
-    for each in found:
-        assert f"trial {each['number']} starts: " in out
-        assert (directory / "trials" / str(each["number"]) / "run" / "run.json").exists()
-    rows = {name: (status, drawn, results) for name, _, status, drawn, results in hparams_tab(directory)}
-    assert list(rows) == [f"trials/{each['number']}/result" for each in found]  # in TensorBoard too
-    for each, (status, drawn, results) in zip(found, rows.values(), strict=True):
-        assert (status == api_pb2.STATUS_SUCCESS) == (each["state"] == "complete")
-        assert len(drawn) == len(each["values"]) and list(results) == [":accuracy"]
-    code, table, _ = command(workspace, "show", "unbroken")
-    assert code == 0 and out.endswith(table) and table.count("  best  ") == 1
-    assert json.loads((directory / "results.json").read_text())["steps"]["spent"] > 0
-
-
-def test_another_sweep_in_its_directory_is_refused(unbroken, workspace):
+def test_the_same_command_has_nothing_left_and_another_sweep_is_refused(finished):
     """N21: like the changed config of a run; the number of trials may change."""
-    for word, message in (
-        (
-            "--space=task.train_data.global_batch_size=int(32, 96, 16)",
-            "holds a sweep with another description: space was",
-        ),
-        ("trainer.train_steps=30", "holds a sweep with another config: trainer.train_steps was 20, is 30"),
+    sweep, _ = finished
+    for words, message in (
+        ((f"--space={RATE}=log(1e-3, 1)",), "holds a sweep with another description: space was"),
+        (("trainer.train_steps=8",), "holds a sweep with another config: trainer.train_steps was 6, is 8"),
     ):
-        code, _, err = command(workspace, *WORDS, word, "--model_dir=unbroken")
-        assert code == 2 and message in err, err
-    code, out, err = command(workspace, *WORDS, "--trials=5", "--model_dir=unbroken")
-    assert code == 0 and "starts" not in out, out + err
-    described = unbroken[0] / "sweep.json"
-    whole = described.read_text()
-    for devices, message in (({"cores": "all", "gpus": 0}, "cores is 'all', which is no number"), (3, "a mapping")):
-        described.write_text(json.dumps({**json.loads(whole), "devices": devices}))
-        code, _, err = command(workspace, *WORDS, "--model_dir=unbroken")
-        assert code == 2 and "sweep.json cannot be read (devices: " in err and message in err, err
-    described.write_text(whole)
+        done = command(sweep, *WORDS, *words)
+        assert done.code == 2 and message in done.err, done.err
+    done = command(sweep, *WORDS)
+    assert done.code == 0 and "starts" not in done.out, done.out + done.err
+    done = command(sweep, *WORDS, "--trials=5")
+    assert done.code == 0 and "trial 4 starts" in done.out, done.out + done.err
+    done = command(sweep, "points", "--space=space.yaml", "--model_dir=experiments")
+    assert done.code == 2 and "--model_dir=experiments holds points.py" in done.err, done.err
+    done = command(sweep, "points", "--space=space.yaml", "--model_dir=gs://bucket/x")
+    assert done.code == 2 and "--model_dir=gs://bucket/x is a URL" in done.err, done.err
 
 
-def test_a_bug_ends_the_sweep_after_the_first_two_trials(workspace):
-    """N21: with its place, its report once, and what to do; the same command does not try for ever."""
-    (workspace / "experiments" / "broken.py").write_text(
-        (ROOT / "experiments" / "digits.py")
-        .read_text()
-        .replace('"digits_', '"broken_')
-        .replace("DigitsConfig", "BrokenConfig")
-        .replace("        section = self.task_config.model\n", BUG)
+def test_trials_of_a_space_that_nothing_reads_are_equal_to_a_run_alone(tmp_path):
+    """N21: what a trial, or the check before it, has drawn from the generators of a module changes no other one."""
+    sweep = Sweep(tmp_path / "unread", UNREAD)
+    sweep.finish()
+    done = run_command(["train", "points", "--model_dir=alone"], cwd=sweep.folder, folder=tmp_path)
+    assert done.code == 0, done.out + done.err
+    for number in range(3):
+        assert runs.differences(str(sweep.run(number)), str(sweep.folder / "alone")) == [], number
+    assert len({trial.value for trial in sweep.study().trials}) == 1
+
+
+def test_what_no_trial_can_do_is_found_before_the_first(tmp_path):
+    """N21: a metric that no evaluation produces, an unknown field; then the same directory takes the mended file."""
+    sweep = Sweep(tmp_path / "metric", SPACE)
+    wrong = SPACE + "objective: {metric: validation_los, direction: min}\n"
+    done = command(sweep, *WORDS, text=wrong)
+    assert done.code == 2 and "starts" not in done.out, done.out + done.err
+    assert "objective: evaluation does not produce 'validation_los'" in done.err
+    assert "did you mean 'validation_loss'?" in done.err and "found before the first trial" in done.err
+    done = command(sweep, *WORDS, text=SPACE.replace("deep.dropout", "deep.droput"))
+    assert done.code == 2 and "space.yaml:4: task.model.deep.droput: " in done.err, done.err
+    done = command(sweep, *WORDS, "--trials=1", text=SPACE)
+    assert done.code == 0 and "trial 0 complete: validation_loss " in done.out, done.out + done.err
+
+
+def test_trials_that_all_fail_end_the_sweep(tmp_path):
+    """N21: after five, with the cause; after `retry`, the same command trains them again."""
+    sweep = Sweep(tmp_path / "bug", SPACE)
+    module = sweep.folder / "experiments" / "points.py"
+    source = module.read_text()
+    raised = (
+        f'{BUG}, *arguments):\n        if "check" not in self.logging_dir:\n            raise ValueError("a bug")\n'
     )
-    space = "--space=task.model.mlp.dropout=float(0, 0.5)"
-    words = ("broken_mlp", WORDS[1], space, "--model_dir=broken", "--parallel=2")
-    code, out, err = command(workspace, *words)
-    assert code == 1, out + err
-    place = "experiments/broken.py:88 in build_model"
-    said = f"failed by the same error, which others would have too: {place}: ValueError: a bug"
-    assert re.search(r"trials \d and \d " + re.escape(said), err), err  # of two side by side either may be last
-    assert "`official-trainer sweep retry broken`" in err, err
-    assert out.count(f" failed: {place}: ValueError: a bug of mine\n") == 2, out
-    assert out.count("  broken/trials/0/run/traceback.txt\n") == 1 and out.count("  traceback: ") == 1, out
-    found = records(workspace / "broken")
-    assert len(found) <= 3  # the third one began when the first had ended
-    code, out, err = command(workspace, *words)
-    assert code == 1 and "starts" not in out and records(workspace / "broken") == found, out + err
-    script = workspace / "experiments" / "broken.py"
-    script.write_text(script.read_text().replace(BUG, BUG[BUG.index("        section") :]))
-    code, out, err = command(workspace, "retry", "broken")
-    assert code == 0 and "runs again: 0, " in out, out + err
-    code, out, err = command(workspace, *words, "--trials=2")
-    found = [json.loads(text) for text in records(workspace / "broken").values()]
-    assert code == 0 and [each["state"] for each in found[:2]] == ["complete"] * 2, out + err
+    broken = f"{raised}        return self.losses(*arguments)\n\n    def losses(self"
+    module.write_text(source.replace(BUG, broken))
+    done = command(sweep, *WORDS, "--parallel=2")
+    assert done.code == 1 and "error: the last 5 trials failed; the last one: " in done.err, done.err
+    assert "ValueError: a bug" in done.err and "sweep retry out`" in done.err
+    module.write_text(source)
+    assert command(sweep, "retry", OUT).code == 0
+    done = command(sweep, *WORDS)
+    counts = results.summary(str(sweep.directory))["counts"]
+    assert done.code == 0 and counts["complete"] >= 1 and counts["failed"] >= 5, done.out + done.err
 
 
-def test_stop_ends_all_drivers_of_a_sweep_from_another_terminal(workspace):
-    """N21: their trials save, and the next command continues them."""
-    words = (*WORDS, "--model_dir=long", "--join", "trainer.train_steps=1000000", "trainer.checkpoint_interval=100000")
-    drivers = [start(workspace, *words) for _ in range(2)]
-    for number, driver in enumerate(drivers):
-        until(lambda: has_row(workspace / "long", number), driver)  # noqa: B023 - called in this iteration
-    code, out, err = command(workspace, "retry", "long", "0")
-    assert code == 2 and "trial 0 is not done: the command of the sweep continues it" in err, out + err
-    code, out, err = command(workspace, "stop", "long")
-    assert code == 0 and all(f"pid {driver.process.pid} on " in out for driver in drivers), out + err
-    assert "the sweep is stopped, its trials have saved; the command that began it continues it" in out
-    for driver in drivers:
-        code, out, err = done(driver)
-        assert code == 0 and "0 of 5 trials are done, the others have saved; the same command continues" in out, err
-    for number in range(2):
-        status = json.loads((workspace / "long" / "trials" / str(number) / "run" / "run.json").read_text())["status"]
-        assert status == "preempted"
-    code, out, _ = command(workspace, "stop", "long")
-    assert code == 0 and out == "no process runs the sweep in long; the command that began it continues it\n"
+def test_several_metrics_are_compared_at_one_evaluation(tmp_path):
+    """N21: the values of a trial are those of the last one; the best trials are the Pareto front."""
+    sweep = Sweep(tmp_path / "several", SEVERAL)
+    module = sweep.folder / "experiments" / "points.py"
+    metric = 'return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]'
+    module.write_text(module.read_text().replace("return []", metric))
+    sweep.finish()
+    for trial in sweep.study().trials:
+        last = [row for row in runs.rows(str(sweep.run(trial.number))) if row["split"] == "validation"][-1]
+        assert trial.values == [last["accuracy"], last["validation_loss"]] and trial.user_attrs["step"] == 6
+    assert sorted(results.summary(str(sweep.directory))["best"]) == [
+        trial.number for trial in sweep.study().best_trials
+    ]
 
 
-def test_what_no_trial_can_do_is_found_before_the_first(workspace):
-    """N21: a metric that no evaluation produces, and a bug; then the same directory takes the mended one."""
-    words = (*WORDS, "--trials=1", "--model_dir=metric")
-    for objective in ("{metric: acuracy, direction: max}", "{others: {acuracy: max}}"):
-        (workspace / "metric.yaml").write_text(f"objective: {objective}\npruner: null\npruner_options: {{}}\n")
-        code, out, err = command(workspace, *words, "--space=metric.yaml")
-        assert code == 2 and "starts" not in out, out + err
-        assert "objective: evaluation does not produce 'acuracy'; it produces accuracy, " in err
-        assert "did you mean 'accuracy'?" in err and "found before the first trial" in err
-        assert not records(workspace / "metric")
-    source = (ROOT / "experiments" / "digits.py").read_text().replace('"digits_', '"early_')
-    broken = source.replace("DigitsConfig", "EarlyConfig").replace("        section = self.task_config.model\n", "")
-    (workspace / "experiments" / "early.py").write_text(broken)
-    code, out, err = command(workspace, "early_mlp", *WORDS[1:], "--model_dir=early")
-    assert code == 1 and "starts" not in out, out + err
-    assert "experiments/early.py:87 in build_model" in err and "NameError: name 'section'" in err, err
-    code, out, err = command(workspace, *words, "--quiet")
-    assert code == 0 and "  best  " in out, out + err
+def test_ctrl_c_has_the_trials_save(tmp_path):
+    """N21: exit code 143, and the next command continues from there."""
+    sweep = Sweep(tmp_path / "long", SPACE, "trainer.train_steps=100000", "trainer.checkpoint_interval=100000")
+    driver = sweep.start()
+    assert sweep.until(lambda: sweep.has_trained(0, rows=3))
+    os.kill(driver.process.pid, 15)
+    done = driver.wait()
+    assert done.code == 143 and "0 of 4 trials are done, the others have saved" in done.err, done.out + done.err
+    sweep.wait_until_gone()
+    assert json.loads((sweep.run(0) / "run.json").read_text())["status"] == "preempted"
+    driver = sweep.start()
+    assert sweep.until(lambda: "trial 0 continues: " in driver.out)
+    os.kill(driver.process.pid, 15)
+    driver.wait()
 
 
-def test_several_metrics_are_compared_at_a_step(workspace):
-    """N21: the values of a trial are those of one evaluation; the best trials are the Pareto front."""
-    file = workspace / "several.yaml"
-    base = SPACE.replace("pruner: MedianPruner\npruner_options: {n_startup_trials: 2}\ntrials: 5", "trials: 3")
-    file.write_text(f"{base}objective: {{evaluation: 15, others: {{validation_loss: min}}}}\n")
-    words = (*WORDS[:2], WORDS[3], "--space=several.yaml", "--model_dir=several", "--quiet")
-    code, _, err = command(workspace, *words)
-    what = "several.yaml:10: objective.evaluation: there is no evaluation at step 15: trainer.validation_interval is 10"
-    assert code == 2 and f"{what} and trainer.train_steps 20; write 10 or 20" in err, err
-    file.write_text(file.read_text().replace("15", "10"))
-    code, table, err = command(workspace, *words)
-    assert code == 0, err
-    found = [json.loads(text) for text in records(workspace / "several").values()]
-    for each in found:
-        rows = (workspace / "several" / "trials" / str(each["number"]) / "run" / "metrics.jsonl").read_text()
-        evaluated = [row for row in map(json.loads, rows.splitlines()) if row["split"] == "validation"]
-        (row,) = (row for row in evaluated if row["step"] == 10)
-        assert len(evaluated) == 2 and each["step"] == 10
-        assert (each["value"], each["others"]) == (row["accuracy"], {"validation_loss": row["validation_loss"]})
-    assert " front " in table and " valida…_loss " in table, table
+SCRIPT = f"""
+import tensorflow as tf
+from official_trainer import sweep
+
+if __name__ == "__main__":
+    tf.reduce_sum(tf.ones([3]))  # the runtime has started: nothing could be forked from here
+    found = sweep("points", {{"{RATE}": "log(1e-3, 1)"}}, model_dir="out", trials=2, quiet=True)
+    print(type(found).__name__, len(found.trials), found.best_value == min(trial.value for trial in found.trials))
+"""
 
 
-def test_the_directory_may_be_a_url(workspace, tmp_path):
-    """N21: the check before the first trial keeps its output on this machine; its error is shown as elsewhere."""
-    for metric, code in (("acuracy", 2), ("accuracy", 0)):
-        (workspace / "url.yaml").write_text(f"objective: {{metric: {metric}, direction: max}}\n")
-        words = (*WORDS, "--trials=1", f"--model_dir=file://{tmp_path}/sweep", "--space=url.yaml")
-        found, out, err = command(workspace, *words)
-        assert found == code and (code or "complete: accuracy" in out), out + err
-        assert not code or "evaluation does not produce 'acuracy'" in err, err
-    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["results.json", "sweep.json", "trials"]
+def test_an_experiment_is_swept_from_python(tmp_path):
+    """N21: by a script that has used TensorFlow; it returns Optuna's study."""
+    sweep = Sweep(tmp_path / "python", SPACE)
+    (sweep.folder / "tune.py").write_text(SCRIPT)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "tune.py"], cwd=sweep.folder, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch("Study 2 True\n", done.stdout), done.stdout

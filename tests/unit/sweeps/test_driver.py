@@ -1,121 +1,90 @@
-"""The driver of a sweep, by what it records of trials whose processes are stand-ins."""
+"""What a driver decides about trials: which count, which failures end a sweep, what an evaluation is, which GPUs."""
 
-import contextlib
 import json
-from pathlib import Path
+import types
 
 import pytest
+from optuna.trial import TrialState
 
-from official_trainer import config
-from official_trainer.distributed.devices import Devices
-from official_trainer.lock import DirectoryLock
-from official_trainer.runs import recorded
 from official_trainer.sweeps import driver
-from official_trainer.sweeps import trial as trials
-from official_trainer.sweeps.course import Course
-from official_trainer.sweeps.observer import Observer
-from official_trainer.sweeps.settings import Objective, SweepConfig
-from official_trainer.sweeps.slots import Share, Slots
-from official_trainer.sweeps.space import read_free
-from official_trainer.sweeps.study import Study
-
-SPACE = {"rate": "log(1e-3, 1)"}
-OBJECTIVE = Objective("loss", "min", "best")
-SETTINGS = {
-    "space": SPACE,
-    "sampler": "RandomSampler",
-    "pruner": "MedianPruner",
-    "pruner_options": {"n_startup_trials": 1},
-    "trials": 2,
-}
-GOOD, BAD, LATE = ((2, 0.5), (4, 0.4)), ((2, 9.0),), ((4, 8.0), (6, 0.01))
+from official_trainer.sweeps.driver import MOST_FAILURES, REASON, REFUSED
+from official_trainer.sweeps.settings import Objective, SweepError
+from tests.support.gpus import nvidia_smi
+from tests.support.sweeps.written import write_run
 
 
-class StandIns:
-    """In place of the processes of trials: trial 0 is good; trial 1 is bad, and the best after it was stopped."""
-
-    def __init__(self, code):
-        self.running, self.started, self.stopped = {}, [], []
-        self._code, self._ends = code, []
-
-    def start(self, process):
-        number = process.member.index
-        self.running[number] = process
-        self.started.append(process.member.argv[0])
-        if self.started[-1] == "check":
-            self._ends.append((process, 0))
-            return
-        _evaluate(process, GOOD if number == 0 else BAD)
-        self._ends += [None, (process, 0)] if number == 0 else [None]
-
-    def wait(self, seconds):
-        assert self._ends, "the driver waits for what does not come"
-        found = self._ends.pop(0)
-        if found is not None:
-            del self.running[found[0].member.index]
-        return found
-
-    def terminate(self, process):
-        self.stopped.append(process.member.index)
-        _evaluate(process, LATE)
-        self._ends.append((process, self._code))
+def trials(*states, **facts):
+    return [types.SimpleNamespace(state=TrialState[state], user_attrs=facts) for state in states]
 
 
-def _evaluate(process, results):
-    run = Path(process.member.argv[0])
-    run.mkdir(parents=True, exist_ok=True)
+def test_trials_that_are_trained_to_their_end_or_pruned_count():
+    """N21: one that fails or is refused does not, unless each combination comes once."""
+    found = [*trials("COMPLETE", "PRUNED", "FAIL", "RUNNING", "WAITING"), *trials("PRUNED", **{REFUSED: True})]
+    assert driver.count_done(types.SimpleNamespace(is_exhaustive=False), found) == 2
+    assert driver.count_done(types.SimpleNamespace(is_exhaustive=True), found) == 4
+
+
+def test_five_failures_in_a_row_end_a_sweep_with_the_cause():
+    """N21: and with what to do; fewer, or others between them, do not."""
+    driver.refuse_more("runs/sweep", trials(*["FAIL"] * (MOST_FAILURES - 1)))
+    driver.refuse_more("runs/sweep", trials(*["FAIL"] * 4, "COMPLETE", *["FAIL"] * 4, "RUNNING"))
+    with pytest.raises(
+        SweepError, match="the last 5 trials failed; the last one: a bug\n.* retry runs/sweep`"
+    ) as caught:
+        driver.refuse_more("runs/sweep", trials("COMPLETE", *["FAIL"] * MOST_FAILURES, **{REASON: "a bug"}))
+    assert caught.value.exit_code == 1
+
+
+def test_draws_that_the_experiment_refuses_again_and_again_end_a_sweep():
+    """N21: with its reason."""
+    facts = {REASON: "warmup: is longer than the training", REFUSED: True}
+    driver.refuse_more("runs/sweep", trials(*["PRUNED"] * 99, **facts))
+    with pytest.raises(
+        SweepError, match=r"refuses all of the last 100 draws; the last one: warmup: is longer.*\nNarrow"
+    ):
+        driver.refuse_more("runs/sweep", trials(*["PRUNED"] * 100, **facts))
+
+
+def test_an_evaluation_has_a_value_for_each_metric(tmp_path):
+    """N21: rows of training are none; a metric that is not there is an error with those that are, and the nearest."""
+    run = write_run(tmp_path, 0, rows=[(10, 0.5), (20, 0.75)])
     with open(run / "metrics.jsonl", "a") as file:
-        for step, loss in results:
-            file.write(json.dumps({"step": step, "split": "validation", "time": 1.0, "loss": loss}) + "\n")
+        file.write(json.dumps({"step": 30, "split": "train", "time": 1.0, "loss": 0.1}) + '\n{"step": 40, "spl')
+    path = str(run / "metrics.jsonl")
+    assert [*driver.evaluations(path, Objective({"accuracy": "max"}, "best"))] == [(10, (0.5,)), (20, (0.75,))]
+    message = "objective: 'acuracy' is compared, and the evaluation produces accuracy; did you mean accuracy"
+    with pytest.raises(SweepError, match=message):
+        [*driver.evaluations(path, Objective({"acuracy": "max"}, "best"))]
 
 
-def run(directory, processes, monkeypatch, check=()):
-    monkeypatch.setattr(driver, "Starter", lambda **options: contextlib.nullcontext())
-    monkeypatch.setattr(driver, "Processes", lambda starter, signals: contextlib.nullcontext(processes))
-    resolved = config.resolve(SweepConfig(), params_overrides=[config.flow(SETTINGS)])
-    study = Study(read_free(SPACE, lambda keys: None), resolved, OBJECTIVE)
-    plan = driver.Plan(
-        directory=directory,
-        config=resolved.config,
-        study=study,
-        objective=OBJECTIVE,
-        identity={},
-        command=lambda model_dir, values: [model_dir],
-        check=lambda values: check,
-        refusal=lambda values: None,
-        course=Course(study),
-        grace_seconds=1.0,
-    )
-    there = Devices(cores=(0,), gpus=())
-    slots = Slots(there, Share.of(there, 1), 1, {})
-    return driver.Driver(plan, Observer(), slots, trials.read_all(directory)).run()
+def test_a_failure_has_its_error_in_one_line(tmp_path):
+    """N21: that of the run's record, else the last one that was printed, and where more is."""
+    folder, output = tmp_path / "trials" / "0", tmp_path / "trials" / "0" / "output.log"
+    folder.mkdir(parents=True)
+    how = "trial 0 ended with exit code 1"
+    assert driver.failure(str(folder), how) == f"{how}: ; see {output}"
+    output.write_text("starting\nerror: no such file\n\n")
+    assert driver.failure(str(folder), how) == f"{how}: no such file; see {output}"
+    write_run(tmp_path, 0, error="model.py:8 in build_model, called by build:\n  ValueError: a bug\n  more")
+    said = "model.py:8 in build_model, called by build: ValueError: a bug"
+    assert driver.failure(str(folder), how) == f"{said}; see {output}"
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 4, 75, 143, -9])
-def test_the_record_of_a_pruned_trial_stays_as_it_is(code, tmp_path, monkeypatch):
-    """N21: whatever its process does after that, and however it ends; the same command has nothing left to do."""
-    processes = StandIns(code)
-    (tmp_path / "trials" / "1" / "run").mkdir(parents=True, exist_ok=True)
-    (tmp_path / "trials" / "1" / "run" / "run.json").write_text('{"run_id": "x", "status": "preempted"}')
-    found = run(str(tmp_path), processes, monkeypatch)
-    assert processes.stopped == [1] and not processes.running
-    assert (found[0].state, found[0].value, found[0].step) == ("complete", 0.4, 4)
-    pruned = found[1]
-    assert (pruned.state, pruned.reason, pruned.step) == ("pruned", "by MedianPruner", 2)
-    assert pruned.reports == BAD and pruned.value is None
-    assert trials.read(str(tmp_path), 1) == pruned
-    assert recorded.read(str(tmp_path / "trials" / "1" / "run"), now_seconds=0.0).status == "pruned"
-    before = (tmp_path / "trials" / "1" / "trial.json").read_bytes()
-    assert run(str(tmp_path), StandIns(code), monkeypatch) == found
-    assert (tmp_path / "trials" / "1" / "trial.json").read_bytes() == before
-
-
-def test_one_of_several_drivers_tries_the_first_trial(tmp_path, monkeypatch):
-    """N21: before it is recorded; the others wait for that."""
-    place, processes = tmp_path / "trials" / "0", StandIns(0)
-    place.mkdir(parents=True)
-    with DirectoryLock(place), pytest.raises(AssertionError, match="waits for what does not come"):
-        run(str(tmp_path), processes, monkeypatch, ["check"])
-    assert processes.started == []
-    run(str(tmp_path), processes, monkeypatch, ["check"])
-    assert processes.started == ["check", *(f"{tmp_path}/trials/{number}/run" for number in (0, 1))]
+@pytest.mark.parametrize(
+    ("count", "visible", "parallel", "expected"),
+    [
+        (4, None, 2, ["0,1", "2,3"]),
+        (4, "1,3", 2, ["1", "3"]),
+        (3, None, 2, ["0", "1"]),
+        (2, None, 3, ["0", "1", "0"]),
+        (4, None, 1, [None]),
+        (0, None, 2, [None, None]),
+    ],
+)
+def test_trials_side_by_side_see_gpus_of_their_own(count, visible, parallel, expected, tmp_path):
+    """N21: each as many as any other; a trial alone sees all."""
+    environ = {**nvidia_smi(tmp_path, count)} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+    found = driver.environments(parallel, {**environ, "OFFICIAL_TRAINER_GPUS": "4"})
+    assert [each.get("CUDA_VISIBLE_DEVICES") for each in found] == expected
+    shares = [each and len(each.split(",")) for each in expected]
+    assert [each.get("OFFICIAL_TRAINER_GPUS") for each in found] == [share and str(share) for share in shares]

@@ -1,162 +1,169 @@
-"""Drawing and pruning: a function of the records of earlier trials."""
+"""The study of a sweep: samplers and pruners by their names, the seed of a draw, the journal, databases."""
 
-import dataclasses
+import os
+import re
+import signal
+import time
 
+import optuna
 import pytest
 
-from official_trainer.config import ConfigError, TrainerConfig, resolve
-from official_trainer.sweeps.distributions import Dimension
-from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of, step_problem
+from official_trainer.config import ConfigError
+from official_trainer.sweeps import distributions, study
+from official_trainer.sweeps.settings import Objective, SweepConfig, SweepError
 from official_trainer.sweeps.space import Space
-from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import SweepError, Trial
+from official_trainer.sweeps.study import Draws, FileLock
 
-SPACE = Space(
-    (
-        Dimension("rate", "log", 1e-4, 1e-1),
-        Dimension("units", "int", 2, 8, 2),
-        Dimension("kind", "choice", choices=("a", "b")),
-    )
-)
-OBJECTIVE = Objective("accuracy", "max", "best")
+OBJECTIVE = Objective({"loss": "min"}, "best")
+WRITTEN = {"rate": "log(1e-3, 1)", "units": "int(1, 8)"}
+SPACE = Space([distributions.read(path, text) for path, text in WRITTEN.items()], lambda sets: None)
 
 
-def settings(*sets):
-    return resolve(SweepConfig(space={"rate": "log(1e-4, 1e-1)"}), sets=sets)
+def opened(directory, config):
+    directory.mkdir(exist_ok=True)
+    return Draws(study.create(study.storage_of(str(directory), ""), "sweep", OBJECTIVE), SPACE, config)
 
 
-def study(*sets):
-    return Study(SPACE, settings(*sets), OBJECTIVE)
-
-
-def finished(count, **changes):
-    """Trials whose best is at the largest rate; the drawn values are those of the study."""
-    trials = {}
-    for number in range(count):
-        values = study(*changes.get("sets", ())).draw(number, trials).values
-        reports = ((10, values["rate"]), (20, 2 * values["rate"]))
-        trials[number] = Trial(
-            number=number, values=values, state="complete", value=2 * values["rate"], reports=reports
-        )
-    return trials
-
-
-def test_a_draw_depends_on_the_number_and_on_earlier_trials_alone():
-    """N21: another process draws the same, whatever came later."""
-    trials = finished(14)
-    again = study()
-    assert [again.draw(number, trials).values for number in range(14)] == [trial.values for trial in trials.values()]
-    assert len({trial.values["rate"] for trial in trials.values()}) == 14
-    assert all(trial.values["units"] in (2, 4, 6, 8) and trial.values["kind"] in "ab" for trial in trials.values())
-    assert study("seed=1").draw(0, {}).values != study().draw(0, {}).values
-    attempts = [study().draw(2, {}, attempt).values for attempt in range(4)]  # after draws that were refused
-    assert attempts == [again.draw(2, {}, attempt).values for attempt in range(4)]
-    assert len({each["rate"] for each in attempts}) == 4
-
-
-def test_a_trial_below_the_median_is_pruned():
-    """N21: of earlier trials only."""
-    pruning = study("pruner=MedianPruner", "pruner_options={n_startup_trials: 3}")
-    trials = finished(4)
-    new = Trial(number=4, values=trials[0].values)
-    assert pruning.prunes(new, [(10, 0.0)], trials)
-    assert not pruning.prunes(new, [(10, 1.0)], trials)
-    assert not pruning.prunes(Trial(number=1, values=new.values), [(10, 0.0)], trials)
-    assert not study().prunes(new, [(10, 0.0)], trials)
-
-
-def test_the_objective_is_the_metric_of_the_best_checkpoint_unless_told_otherwise():
-    """N21: its direction is known; that of another metric has to be named."""
-    kept = TrainerConfig(best_checkpoint_eval_metric="error", best_checkpoint_metric_comp="lower")
-    assert objective_of(settings(), kept) == Objective("error", "min", "best")
-    with pytest.raises(ConfigError, match=r"objective.direction: it is not declared which values of 'auc' are better"):
-        objective_of(settings("objective.metric=auc"), kept)
-    with pytest.raises(ConfigError, match=r"objective.metric: no metric is named; name one, or set trainer.best"):
-        objective_of(settings(), TrainerConfig())
-
-
-def test_several_metrics_have_directions_of_their_own():
-    """N21: each is declared, or known as for one; a metric twice, and a pruner, are refused."""
-    kept = TrainerConfig(best_checkpoint_eval_metric="error", best_checkpoint_metric_comp="lower")
-    several = settings("objective={metric: auc, direction: max, others: {error: null, a.b|c: min}}")
-    assert objective_of(several, kept) == Objective("auc", "max", "best", {"error": "min", "a.b|c": "min"})
-    assert list(objective_of(several, kept).directions) == ["auc", "error", "a.b|c"]
-    with pytest.raises(ConfigError, match=r"--set: objective.others.auc: it is not declared which values of 'auc' are"):
-        objective_of(settings("objective.others={auc: null}"), kept)
-    with pytest.raises(ConfigError, match=r"objective.others: names 'error', which is compared already; leave it out"):
-        objective_of(settings("objective.others={error: null}"), kept)
-    with pytest.raises(ConfigError, match=r"objective.others: names 'auc', which is objective.metric already; leave"):
-        settings("objective={metric: auc, others: {auc: max}}")
-    with pytest.raises(ConfigError, match=r"pruner: compares trials by one metric, and objective.others names more"):
-        settings("objective.others={auc: max}", "pruner=MedianPruner")
+def drawn(directory, config, count=6, *, anew=False):
+    """Returns what is drawn for trials, by one process or by a new one for each."""
+    draws = opened(directory, config)
+    for _ in range(count):
+        draws = opened(directory, config) if anew else draws
+        trial = draws.draw()
+        draws.study.tell(trial.number, trial.params["rate"] + trial.params["units"])
+    return [trial.params for trial in draws.study.trials]
 
 
 @pytest.mark.parametrize(
-    ("step", "trainer", "fix"),
+    "sampler",
     [
-        (150, {"train_steps": 1000}, "write 100 or 200"),
-        (50, {"train_steps": 1000}, "write 100"),
-        (950, {"train_steps": 930}, "write 900 or 930"),
-        (2000, {"train_steps": 930}, "write 930"),
-        (910, {"train_steps": 930}, "write 900 or 930"),
-        (50, {"train_steps": 60}, "write 60"),
-        (150, {"train_epochs": 3}, "write 100 or 200"),
-        (200, {"train_steps": 1000}, None),
-        (930, {"train_steps": 930}, None),
-        (5000, {"train_epochs": 3}, None),
+        {"type": "TPESampler", "n_startup_trials": 2, "multivariate": True},
+        {"type": "CmaEsSampler", "n_startup_trials": 1},
+        {"type": "NSGAIISampler", "population_size": 2, "crossover": {"type": "UniformCrossover"}},
+        "RandomSampler",
+        {"type": "QMCSampler", "scramble": True},
+    ],
+    ids=lambda sampler: sampler if isinstance(sampler, str) else sampler["type"],
+)
+def test_what_is_drawn_depends_on_the_trials_before_it_alone(sampler, tmp_path):
+    """N21: not on the process that draws; another seed draws others."""
+    config = SweepConfig(sampler=sampler)
+    first = drawn(tmp_path / "a", config)
+    assert drawn(tmp_path / "b", config, anew=True) == first
+    assert drawn(tmp_path / "c", SweepConfig(sampler=sampler, seed=1)) != first
+    assert len({str(params) for params in first}) == len(first)
+
+
+def test_a_trial_whose_draw_was_cut_off_gets_the_values_that_it_lacks(tmp_path):
+    """N21: it keeps those that it has, and its number."""
+    draws = opened(tmp_path, SweepConfig())
+    trial = draws.study.ask()
+    rate = trial.suggest_float("rate", 1e-3, 1, log=True)
+    draws = opened(tmp_path, SweepConfig())
+    again = draws.draw(draws.study.trials[0])
+    assert again.number == 0 and again.params["rate"] == rate and again.params.keys() == WRITTEN.keys()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sampler": "TPSampler"}, "sampler: Optuna has no such class, got 'TPSampler'; did you mean 'TPESampler'?"),
+        ({"sampler": "GridSampler"}, "Optuna has no such class, got 'GridSampler'"),
+        ({"sampler": {"n": 1}}, "Optuna has no such class, got 'None'; allowed: BruteForceSampler, "),
+        (
+            {"sampler": {"type": "TPESampler", "n_startup_trial": 1}},
+            "sampler.n_startup_trial: TPESampler has no such argument; did you mean 'n_startup_trials'?",
+        ),
+        ({"sampler": {"type": "TPESampler", "seed": 1}}, "sampler.seed: is a field of the sweep; write it beside"),
+        (
+            {"sampler": {"type": "NSGAIISampler", "population_size": 1}},
+            "sampler: Optuna says: `population_size` must be greater than or equal to 2.",
+        ),
+        (
+            {"pruner": "MedianPrune"},
+            "pruner: Optuna has no such class, got 'MedianPrune'; did you mean 'MedianPruner'?",
+        ),
+        ({"pruner": {"type": "PercentilePruner"}}, "pruner: Optuna says: PercentilePruner.__init__() missing 1"),
+        (
+            {"pruner": {"type": "PatientPruner", "patience": 1, "wrapped_pruner": {"type": "MedianPruner", "n": 1}}},
+            "pruner.wrapped_pruner.n: MedianPruner has no such argument",
+        ),
+        ({"sampler": {"type": "CmaEsSampler"}, "others": {"time": "min"}}, "sampler: Optuna says: "),
     ],
 )
-def test_a_step_without_an_evaluation_is_found_with_the_nearest_ones(step, trainer, fix):
-    """N21: by the interval and the last step, where that is known."""
-    found = step_problem(Objective("auc", "max", step), TrainerConfig(validation_interval=100, **trainer))
-    assert (None if found is None else found.fix) == fix
-    assert found is None or f"no evaluation at step {step}: trainer.validation_interval is 100" in found.what
+def test_what_optuna_does_not_take_is_said_before_the_first_trial(fields, message):
+    """N21: an unknown class or argument with the nearest one, and Optuna's own words for the rest."""
+    others = fields.pop("others", {})
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        study.rehearse(SweepConfig(**fields), SPACE, Objective({"loss": "min", **others}, "best"))
 
 
-def test_of_several_metrics_what_is_drawn_depends_on_all():
-    """N21: TPE and its Pareto front; pruned and failed trials are among those it reads."""
-    several = Study(SPACE, settings("objective.others={cost: min}"), Objective("auc", "max", "best", {"cost": "min"}))
-    trials = {number: Trial(number=number, values=several.draw(number, {}).values) for number in range(14)}
-    for number, each in trials.items():
-        end = {"state": "pruned", "reports": ((1, 0.5),)} if number % 5 == 4 else {"state": "complete", "value": 0.5}
-        others = {} if number % 5 == 4 else {"cost": each.values["rate"]}
-        trials[number] = dataclasses.replace(each, others=others, **end)
-    turned = {
-        number: dataclasses.replace(each, others={name: -cost for name, cost in each.others.items()})
-        for number, each in trials.items()
-    }
-    assert several.draw(14, trials) == several.draw(14, trials) != several.draw(14, turned)
-    assert not several.prunes(trials[0], [(10, 0.0)], trials)
+def test_a_pruner_may_wrap_another():
+    """N21: an argument that is an object of Optuna is a mapping with its type."""
+    pruner = {"type": "PatientPruner", "patience": 1, "wrapped_pruner": {"type": "MedianPruner"}}
+    assert isinstance(study.pruner_of(SweepConfig(pruner=pruner)), optuna.pruners.PatientPruner)
+    assert study.pruner_of(SweepConfig()) is None
 
 
-def test_the_number_of_trials_in_a_process_was_removed(tmp_path):
-    """N21: a file that sets it is told what has changed, and to remove it."""
-    path = tmp_path / "space.yaml"
-    path.write_text("space: {rate: 'log(1e-4, 1e-1)'}\ntrials_per_process: 1\n")
-    what = "this field was removed; each trial has a process of its own now, so remove it"
-    with pytest.raises(ConfigError, match=rf"space.yaml:2: trials_per_process: {what}"):
-        resolve(SweepConfig(), config_files=[str(path)])
+def test_a_journal_outlives_processes_that_are_killed_while_they_write(tmp_path):
+    """N21: its lock ends with them, no wait follows, and Optuna alone reads it."""
+    for number in range(8):
+        if (pid := os.fork()) == 0:
+            drawn(tmp_path, SweepConfig(sampler="RandomSampler"), 10_000)
+        time.sleep(0.1 + number / 100)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        began = time.monotonic()
+        drawn(tmp_path, SweepConfig(sampler="RandomSampler"), 1)
+        assert time.monotonic() - began < 10
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
+    alone = optuna.load_study(study_name="sweep", storage=optuna.storages.JournalStorage(backend))
+    assert len(alone.trials) > 8 and alone.direction.name == "MINIMIZE"
 
 
-def test_a_space_without_fields_and_options_without_a_pruner_are_refused():
-    """Each says what to write."""
-    with pytest.raises(ConfigError, match=r"space: holds no field; write PATH: log\(1e-5, 1e-1\), or give --space"):
-        resolve(SweepConfig())
-    with pytest.raises(ConfigError, match="pruner_options: has no effect without a pruner; set pruner, or remove it"):
-        study("pruner_options={a: 1}")
+def test_a_line_that_is_half_there_is_dropped_by_the_next_that_writes(tmp_path):
+    """N21: a full disk leaves one; with another line behind it, Optuna could not read the journal."""
+    drawn(tmp_path, SweepConfig(), 1)
+    with open(tmp_path / "study.log", "a") as file:
+        file.write('{"op_code": 4, "wor')
+    assert len(drawn(tmp_path, SweepConfig(), 1)) == 2
+    assert len(opened(tmp_path, SweepConfig()).study.trials) == 2
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [("rate", 1.0), ("rate", "<script>"), ("rate", True), ("units", 3.5), ("kind", "c"), ("other", 1)],
-)
-def test_a_trial_of_another_space_is_refused(path, value):
-    """N21: such as a directory that was copied from another sweep."""
-    values = {"rate": 1e-3, "units": 4, "kind": "a"}
-    study().check([Trial(number=0, values=values)])
-    with pytest.raises(SweepError) as caught:
-        study().check([Trial(number=0, values=values), Trial(number=1, values=values | {path: value})])
-    assert str(caught.value) == (
-        f"trial 1 is none of this sweep, whose space does not draw {value!r} for {path}. Remove the directory of the "
-        "trial: it is then run again"
-    )
+def test_a_damaged_journal_is_an_error_with_its_path(tmp_path):
+    """N21: one line, exit code 3."""
+    drawn(tmp_path, SweepConfig(), 1)
+    path = tmp_path / "study.log"
+    path.write_text(path.read_text().replace('"op_code"', '"op', 1))
+    with pytest.raises(SweepError, match=r"study.log cannot be read \(.*\); put a good copy back") as caught:
+        opened(tmp_path, SweepConfig())
+    assert caught.value.exit_code == 3
+
+
+def test_a_lock_is_held_by_one_process(tmp_path):
+    """N21: and given back at the end of its block."""
+    lock, other = FileLock(str(tmp_path / "lock")), FileLock(str(tmp_path / "lock"))
+    with lock:
+        if (pid := os.fork()) == 0:
+            other.acquire()
+            os._exit(7)
+        time.sleep(0.1)
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_database_that_cannot_be_used_is_said_without_its_password(tmp_path, monkeypatch):
+    """N21: no such file, no such package; a URL with a password goes into no file."""
+    monkeypatch.setenv("URL", "sqlite:////nowhere/at/all.db")
+    with pytest.raises(SweepError, match=r"storage=env:URL cannot be used: .*unable to open.* Start the database"):
+        study.storage_of(str(tmp_path), "env:URL")
+    with pytest.raises(SweepError, match="storage=oracle://x needs a package that is not here: pip install"):
+        study.storage_of(str(tmp_path), "oracle://x")
+    for storage, message in {
+        "env:NOT_SET": "storage: names the environment variable NOT_SET, which is not set",
+        "postgresql://me:secret@host/x": r"has a password, which files of the sweep would show; write env:NAME",
+        "study.db": "storage: is no URL of a database, got study.db; allowed: sqlite:///FILE",
+    }.items():
+        with pytest.raises(ConfigError, match=message) as caught:
+            study.check_storage(storage)
+        assert "secret" not in str(caught.value)

@@ -1,0 +1,164 @@
+"""What a sweep does, decided: the experiment, the space, what is compared, the commands of trials.
+
+Owns: the plan, and that there is none with a problem that can be found before the first trial.
+Does not own: the settings (`settings.py`), running the plan (`sweep.py`), the flags (`verbs/sweep.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from official_trainer import files
+from official_trainer.config import ConfigError, Problem, Resolved, flat
+from official_trainer.garden.gin_bindings import Bindings
+from official_trainer.runs.job import Job, check_ready
+from official_trainer.sweeps import space as spaces
+from official_trainer.sweeps import study
+from official_trainer.sweeps.distributions import Value
+from official_trainer.sweeps.settings import (
+    DEFAULT_TRIALS,
+    Objective,
+    SweepConfig,
+    objective_of,
+    origin_in_space,
+    origin_of,
+    refused,
+)
+from official_trainer.sweeps.space import Resolve, Space
+
+_GRACE_MARGIN_SECONDS = 10.0
+_FIXED = ("space", "sampler", "pruner", "seed", "storage")
+EXHAUSTIVE = "BruteForceSampler"
+"""The sampler that ends when each combination was drawn."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a sweep does.
+
+    Attributes:
+      directory: of the sweep.
+      config: the file of the sweep.
+      space: what is drawn.
+      objective: what trials are compared by.
+      total: how many trials are to count.
+      identity: what may not change while the sweep lasts; `trials` and `parallel` may.
+      command: returns the command of a verb, a module and its arguments, for a run directory and overrides.
+      ready: returns the config with overrides, if `train` would take it.
+      grace_seconds: how long a trial may save after a signal.
+    """
+
+    directory: str
+    config: SweepConfig
+    space: Space
+    objective: Objective
+    total: int
+    identity: Mapping[str, Any]
+    command: Callable[[str, str, Sequence[str]], Sequence[str]]
+    ready: Resolve
+    grace_seconds: float
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether each combination comes once, also one that fails."""
+        return self.config.sampler_class == EXHAUSTIVE
+
+    def refusal(self, values: Mapping[str, Value]) -> str:
+        """Returns why the experiment does not take values together; empty if it does."""
+        try:
+            self.ready(self.space.overrides(values))
+        except ConfigError as error:
+            return dataclasses.replace(error.problems[0], origin=None).message
+        return ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """An experiment that is swept.
+
+    Attributes:
+      name: registered name.
+      directory: of the sweep.
+      resolve: returns its config with overrides above everything else.
+      words: returns the command line of a verb, for a directory and such overrides.
+      gin: what the gin flags bind; None without gin flags.
+    """
+
+    name: str
+    directory: str
+    resolve: Resolve
+    words: Callable[[str, str, Sequence[str]], Sequence[str]]
+    gin: Bindings | None = None
+
+    def ready(self, sets: Sequence[str]) -> Resolved:
+        """Returns a config that `train` would take.
+
+        Raises:
+          ConfigError: it would not.
+        """
+        resolved = self.resolve(sets)
+        place = files.join(self.directory, "trials", "0", "run")
+        check_ready(Job(experiment=self.name, resolved=resolved, model_dir=place, mode="train_and_eval", gin=self.gin))
+        return resolved
+
+
+def planned(experiment: Experiment, settings: Resolved) -> Plan:
+    """Returns what a sweep does.
+
+    Args:
+      experiment: what is swept.
+      settings: a resolved `SweepConfig`.
+
+    Raises:
+      ConfigError: the settings, or the space, have a problem.
+    """
+    config, resolved = settings.config, experiment.ready(())
+    _check_evaluated(resolved)
+    objective = objective_of(settings, resolved.config.trainer)
+    space = spaces.read(config.space, lambda path: origin_in_space(settings, path), experiment.ready)
+    try:
+        study.check_storage(config.storage)
+        study.rehearse(config, space, objective)
+    except ConfigError as error:
+        place = [dataclasses.replace(each, origin=_nearest_origin(settings, each.path)) for each in error.problems]
+        raise ConfigError(place) from error
+    described = {name: config.as_dict()[name] for name in _FIXED} | {"objective": dataclasses.asdict(objective)}
+    gin = [str(source) for source in experiment.gin.sources] if experiment.gin else []
+    identity = {"experiment": experiment.name, "sweep": described, "config": flat(resolved.config), "gin": gin}
+    absolute = files.absolute  # the user's code may leave the folder of the sweep
+    plan = Plan(
+        directory=experiment.directory,
+        config=config,
+        space=space,
+        objective=objective,
+        total=config.trials or DEFAULT_TRIALS,
+        identity=json.loads(json.dumps(identity)),
+        command=lambda verb, model_dir, sets: [
+            "official_trainer",
+            verb,
+            *experiment.words(verb, absolute(model_dir), sets),
+        ],
+        ready=experiment.ready,
+        grace_seconds=resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS,
+    )
+    if plan.is_exhaustive:
+        combinations = space.combinations()
+        plan = dataclasses.replace(plan, total=min(config.trials or combinations, combinations))
+    return plan
+
+
+def _check_evaluated(resolved: Resolved) -> None:
+    sections = [resolved.config.task, *getattr(resolved.config.task, "task_routines", ())]
+    sections += getattr(resolved.config, "eval_tasks", ())
+    tasks = [getattr(section, "task_config", section) for section in sections]
+    if all(getattr(task, "validation_data", None) is None for task in tasks):
+        what = "is not set, so trials are never evaluated and cannot be compared"
+        raise refused(resolved, Problem(what, "task.validation_data", fix="set it"))
+
+
+def _nearest_origin(settings: Resolved, path: str) -> Any:
+    """Returns where a field of the sweep, or the section around it, is written."""
+    return origin_of(settings, path) or origin_of(settings, path.partition(".")[0])

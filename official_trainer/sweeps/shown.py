@@ -1,0 +1,140 @@
+"""What a sweep shows: a line for each event, a bar below them on a terminal, the table of its trials at the end.
+
+Owns: these, by rich. Does not own: when something happens (`driver.py`), what is read of a study (`results.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from official_trainer.config.text import short_names
+from official_trainer.shown import printable
+from official_trainer.sweeps.results import STATES
+from official_trainer.sweeps.settings import Objective
+from official_trainer.tracking.console import can_redraw, rich_console
+
+
+class Shown:
+    """Shows a sweep while it runs, and the end of each trial."""
+
+    def __init__(self, space: Mapping[str, object], objective: Objective, *, quiet: bool = False) -> None:
+        """Takes what is drawn, what is compared, and whether nothing is shown."""
+        self._names, self._objective, self._is_quiet = names_of(space), objective, quiet
+        self._bar: Any = None
+        self._best: float | None = None
+        if not quiet and can_redraw(sys.stdout):
+            from rich import progress
+
+            columns: list[Any] = [
+                "trials",
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[best]}"),
+            ]
+            self._bar = progress.Progress(*columns, console=rich_console(sys.stdout))
+            self._task = self._bar.add_task("trials", best="")
+            self._bar.start()
+
+    def say(self, text: str) -> None:
+        """Shows something about the sweep as a whole."""
+        if self._bar is not None:
+            self._bar.console.print(printable(text))
+        elif not self._is_quiet:
+            print(printable(text), flush=True)
+
+    def count(self, done: int, total: int) -> None:
+        """Shows how many trials are done."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
+
+    def start(self, number: int, values: Mapping[str, object], *, continues: bool) -> None:
+        """Shows that a trial is started, or continues from its newest checkpoint."""
+        drawn = ", ".join(f"{self._names.get(path, path)}={_short(value)}" for path, value in values.items())
+        self.say(f"trial {number} {'continues' if continues else 'starts'}: {drawn}")
+
+    def report(self, number: int, step: int, value: float) -> None:
+        """Shows an evaluation of a trial, on a terminal alone."""
+        if self._bar is not None:
+            self._bar.update(self._task, best=self._text(f"trial {number} at step {step}: {value:.4g}"))
+
+    def end(self, trial: Any) -> None:
+        """Shows how a trial has ended."""
+        if trial.state.name == "COMPLETE":
+            is_highest = self._objective.directions[self._objective.metric] == "max"
+            self._best = (max if is_highest else min)(
+                trial.values[0], trial.values[0] if self._best is None else self._best
+            )
+        self.say(f"trial {trial.number} {ending(trial, list(self._objective.directions))}")
+        if self._bar is not None:
+            self._bar.update(self._task, best=self._text(""))
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _text(self, more: str) -> str:
+        best = "" if self._best is None else f"best {self._objective.metric} {self._best:.4g}"
+        return "  ".join(filter(None, [best, more]))
+
+
+def names_of(space: Mapping[str, object]) -> dict[str, str]:
+    """Returns what the fields of a space are called in lines and tables: short, and different from each other."""
+    names = short_names(space)
+    branches = [name.removesuffix(".type") for name in names.values()]  # `optimizer` says more than `type`
+    return names if len(set(branches)) < len(branches) else dict(zip(names, branches, strict=True))
+
+
+def ending(trial: Any, metrics: list[str]) -> str:
+    """Returns how a trial stands, as in `complete: accuracy 0.97 at step 200`."""
+    state, facts = STATES[trial.state.name], trial.user_attrs
+    if state == "complete":
+        results = ", ".join(f"{name} {value:.6g}" for name, value in zip(metrics, trial.values, strict=True))
+        return f"complete: {results} at step {facts.get('step')}"
+    at = f" after step {trial.last_step}" if state == "pruned" and trial.last_step is not None else ""
+    return f"{state}{at}: {facts['reason']}" if "reason" in facts else f"{state}{at}"
+
+
+def print_table(
+    described: Mapping[str, Any], study: Any, best: list[int], width: int, *, by_rank: bool = False
+) -> None:
+    """Prints the table of a sweep's trials, and below it why trials failed and which fields matter.
+
+    Args:
+      described: the content of `sweep.json`.
+      study: Optuna's.
+      best: the numbers of the best trials.
+      width: columns of the table.
+      by_rank: whether the best come first, by the first metric, and those without a value last.
+    """
+    from rich import box, console, table
+
+    names, metrics = names_of(described["sweep"]["space"]), list(described["sweep"]["objective"]["directions"])
+    shown = table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    shown.add_column("trial", justify="right", no_wrap=True)
+    shown.add_column("state", no_wrap=True)
+    for metric in metrics:
+        shown.add_column(metric, justify="right", max_width=14)
+    for name in names.values():
+        shown.add_column(name, justify="right", overflow="ellipsis")
+    trials = study.get_trials(deepcopy=False)
+    if by_rank:
+        sign = -1 if study.directions[0].name == "MAXIMIZE" else 1
+        trials = sorted(trials, key=lambda trial: (trial.state.name != "COMPLETE", sign * (trial.values or [0])[0]))
+    for trial in trials:
+        state = "best" if trial.number in best else STATES[trial.state.name]
+        values = [f"{value:.6g}" for value in trial.values or []] + [""] * len(metrics)
+        drawn = trial.params or trial.system_attrs.get("fixed_params", {})
+        cells = [_short(drawn[path]) if path in drawn else "" for path in names]
+        shown.add_row(str(trial.number), state, *values[: len(metrics)], *map(printable, cells))
+    printed = console.Console(file=sys.stdout, width=width, highlight=False, markup=False)
+    printed.print(shown)
+    for trial in trials:
+        if trial.state.name == "FAIL":
+            printed.print(printable(f"trial {trial.number} {ending(trial, metrics)}"))
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,251 @@
+"""Drivers of sweeps in processes that start in milliseconds, and are killed: while they wait, or at any time.
+
+A driver is forked from a process that has imported TensorFlow, and its trials from the driver, where a user's are
+forked from Python's fork server. Everything else is as it is for a user.
+"""
+
+import contextlib
+import functools
+import mmap
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import optuna
+
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.sweeps import distributions, results, space
+from tests import ROOT
+from tests.support import runs
+from tests.support.forked import Child, run_command
+
+WORKSPACE = ROOT / "tests" / "support" / "sweeps" / "workspace"
+OUT = "out"
+"""The directory of the sweep, in its folder."""
+
+_GONE_SECONDS = 60
+_LONGEST_SECONDS = 240
+
+
+class Driver(Child):
+    """A process that works on the sweep in a folder.
+
+    Args:
+      folder: where; its output goes to a folder in it that is called `name`.
+      words: of its command.
+      name: of the driver.
+    """
+
+    def __init__(self, folder, words, name="driver"):
+        output = Path(folder) / name
+        output.mkdir(exist_ok=True)
+        mark = output / "idle"
+        mark.write_bytes(b"\0")
+        with mark.open("r+b") as file:
+            self._idle = mmap.mmap(file.fileno(), 1)
+        first = functools.partial(_prepare, str(mark))
+        target = functools.partial(_command, list(words))
+        super().__init__(target, cwd=folder, folder=output, first=first, starts_processes=True)
+
+    def kill(self):
+        """Kills it wherever it is; returns whether it still ran."""
+        return _kill(self.process.pid, signal.SIGKILL)
+
+    def kill_idle(self):
+        """Kills it while it waits for its trials, and so does nothing to the study; returns whether it still ran."""
+        while self.process.is_alive():
+            if _kill(self.process.pid, signal.SIGSTOP) and _is_stopped(self.process.pid) and self._idle[0]:
+                return self.kill()
+            _kill(self.process.pid, signal.SIGCONT)
+            time.sleep(random.random() / 100)
+        return False
+
+    def kill_trial(self):
+        """Kills the process of a trial; returns whether there was one."""
+        return any(_kill(pid, signal.SIGKILL) for pid in children_of(self.process.pid)[-1:])
+
+
+class Sweep:
+    """A sweep in a folder, which is started, struck and started again.
+
+    Attributes:
+      directory: of the sweep.
+    """
+
+    def __init__(self, folder, text, *words):
+        self.folder = Path(folder)
+        shutil.copytree(WORKSPACE, self.folder, ignore=shutil.ignore_patterns("__pycache__"))
+        self.folder = self.folder.resolve()
+        (self.folder / "space.yaml").write_text(text)
+        self._sets = words
+        self._words = ("sweep", "points", "--space=space.yaml", f"--model_dir={OUT}", *words)
+        self._count = 0
+        self.directory = self.folder / OUT
+
+    def start(self):
+        """Returns a driver."""
+        self._count += 1
+        return Driver(self.folder, self._words, f"driver-{self._count}")
+
+    def finish(self):
+        """Runs it to its end; returns what it printed."""
+        done = self.start().wait()
+        assert done.code == 0, done.out + done.err
+        return done.out
+
+    def study(self):
+        """Returns its study, opened by Optuna alone."""
+        backend = optuna.storages.journal.JournalFileBackend(str(self.directory / "study.log"))
+        return optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
+
+    def table(self):
+        """Returns what does not depend on time."""
+        return [
+            (trial.number, trial.params, trial.state.name, trial.values, trial.intermediate_values)
+            for trial in self.study().get_trials()
+        ]
+
+    def until(self, condition):
+        """Waits for something; returns whether it came."""
+        end = time.monotonic() + _LONGEST_SECONDS
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.01)
+        return time.monotonic() < end
+
+    def has_trained(self, number, rows=1):
+        """Whether a trial has written so many rows."""
+        path = self.run(number) / "metrics.jsonl"
+        return path.exists() and path.read_text().count("\n") >= rows
+
+    def run(self, number):
+        """Returns the run directory of a trial."""
+        return self.directory / "trials" / str(number) / "run"
+
+    def check_trials(self, total):
+        """So many trials are done, none is left or there twice, and each has the bits of its unbroken run."""
+        summary = results.summary(str(self.directory))
+        assert sum(summary["counts"].get(state, 0) for state in ("complete", "pruned")) == total, summary["counts"]
+        assert summary["counts"].keys() <= {"complete", "pruned"}, summary["counts"]
+        drawn = [str(sorted(trial["params"].items())) for trial in summary["trials"]]
+        assert len(set(drawn)) == len(drawn) == total
+        for trial in summary["trials"]:
+            self._check_exact(trial)
+
+    def _check_exact(self, trial):
+        number, run = trial["number"], self.run(trial["number"])
+        described = results.identity(str(self.directory))["sweep"]["space"]
+        fields = [distributions.read(path, written) for path, written in described.items()]
+        lines = [f"{path}: {text}" for path, text in space.texts(fields, trial["params"])]
+        (self.folder / f"best-{number}.yaml").write_text("\n".join(lines))
+        sets = [word for word in self._sets if not word.startswith("--")]
+        words = ["train", "points", f"--config_file=best-{number}.yaml", f"--model_dir=alone/{number}", *sets]
+        done = run_command(words, **self._here(number))
+        alone = self.folder / "alone" / str(number)
+        if trial["state"] == "complete":
+            assert done.code == 0 and runs.differences(str(run), str(alone)) == [], done.err
+            return
+        step = max(committed_steps(str(run)), default=None)  # one that is pruned may have ended before its first
+        if step in committed_steps(str(alone)):
+            assert runs.bits(f"{run}/ckpt-{step}") == runs.bits(f"{alone}/ckpt-{step}")
+
+    def _here(self, number):
+        output = self.folder / f"output-{number}"
+        output.mkdir(exist_ok=True)
+        return {"cwd": self.folder, "folder": output}
+
+    def wait_until_gone(self):
+        """Waits until no process works in the folder any more; fails if one stays."""
+        assert self.until(lambda: not left_in(self.folder)), left_in(self.folder)
+
+
+def children_of(pid):
+    """Returns the process ids of the children of a process."""
+    return [number for number, parent in _parents() if parent == pid]
+
+
+def left_in(folder):
+    """Returns the process ids of all processes that work in a folder."""
+    found = []
+    for number, _ in _parents():
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{number}/cwd") == str(folder):
+                found.append(number)
+    return found
+
+
+def _parents():
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, ValueError):
+                status = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                if status[0] != "Z":
+                    yield int(name), int(status[1])
+
+
+def _is_stopped(pid):
+    """Waits until a process that was told so has stopped; returns False if it has ended."""
+    while True:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        if state in "TZ":
+            return state == "T"
+        time.sleep(0.001)
+
+
+def _kill(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _command(words):
+    from official_trainer import cli
+
+    return cli.main(words)
+
+
+def fork_trials():
+    """Has the trials of this process's sweeps forked from it, which has imported TensorFlow."""
+    from official_trainer.processes import forked
+
+    run = forked._run
+
+    def run_anew(argv, environ, output):
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        run(argv, environ, output)
+
+    forked.CONTEXT, forked._run = multiprocessing.get_context("fork"), run_anew
+
+
+def _prepare(mark):
+    """Called in the process of a driver: has trials forked, and marks when it waits for them."""
+    from official_trainer.sweeps import driver
+
+    fork_trials()
+    with open(mark, "r+b") as file:
+        idle = mmap.mmap(file.fileno(), 1)
+    wait = driver.connection.wait
+
+    class Connection:
+        @staticmethod
+        def wait(*arguments):
+            idle[0] = 1
+            try:
+                return wait(*arguments)
+            finally:
+                idle[0] = 0
+
+    driver.connection = Connection
+    sys.stdin.close()

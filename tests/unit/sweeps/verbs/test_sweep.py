@@ -1,0 +1,90 @@
+"""The words of `sweep`, and the table of its trials."""
+
+import re
+
+import pytest
+
+from official_trainer import cli
+from official_trainer.sweeps import results
+from tests.support.sweeps.written import RATE, SPACE, trial, write_sweep
+
+MLP = {"task.model.type": "mlp", RATE: 0.0625, "task.model.mlp.dropout": 0.125, "task.train_data.global_batch_size": 64}
+
+
+def run(capsys, *words, code=0):
+    assert cli.main(["sweep", *words]) == code
+    out, err = capsys.readouterr()
+    return err if code else out
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    trials = [
+        trial(0.5, step=200),
+        trial(0.3, state="PRUNED", reports={100: 0.3}, reason="by MedianPruner"),
+        trial(state="FAIL", reason="a bug; see output.log"),
+        trial(0.75, params=MLP, step=100),
+        trial(state="RUNNING", params={}),
+    ]
+    return str(write_sweep(tmp_path / "sweep", trials))
+
+
+def test_show_prints_the_table(sweep, capsys):
+    """N21: within 80 columns; each state, short names of fields, why trials failed; the best first on request."""
+    out = run(capsys, "show", sweep)
+    lines = out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    states = re.findall(r"^ +(\d) +(\w+)", out, flags=re.MULTILINE)
+    assert states == [("0", "complete"), ("1", "pruned"), ("2", "failed"), ("3", "best"), ("4", "running")]
+    assert re.search(r"trial +state +accuracy +model +global_batch", out), out
+    assert re.search(r"3 +best +0.75 +mlp +64 +0.0625 +0.125", out), out
+    assert out.rstrip().endswith("trial 2 failed: a bug; see output.log")
+    by_rank = re.findall(r"^ +(\d) +\w+", run(capsys, "show", sweep, "--sort=best"), flags=re.MULTILINE)
+    assert by_rank[:2] == ["3", "0"]
+
+
+def test_best_prints_a_config_file(sweep, tmp_path, capsys):
+    """N21: with the values of the best trial, or of another one."""
+    out = run(capsys, "best", sweep, f"--write={tmp_path}/best.yaml")
+    assert out == (tmp_path / "best.yaml").read_text()
+    assert out.splitlines() == [
+        f"# trial 3 of {sweep}, complete: accuracy 0.75 at step 100",
+        "task.model.type: mlp",
+        "task.train_data.global_batch_size: 64",
+        f"{RATE}: 0.0625",
+        "task.model.mlp.dropout: 0.125",
+    ]
+    head = run(capsys, "best", sweep, "--trial=1").splitlines()[0]
+    assert head == f"# trial 1 of {sweep}, pruned after step 100: by MedianPruner"
+
+
+def test_retry_has_failed_trials_run_again(sweep, capsys):
+    """N21: as new trials with their values, once; or those that are named."""
+    assert "trains them again, as new trials with the same values: 2" in run(capsys, "retry", sweep)
+    assert "no trial in" in run(capsys, "retry", sweep)
+    assert "with the same values: 3, 0" in run(capsys, "retry", sweep, "3", "0")
+    waiting = [each for each in results.summary(sweep)["trials"] if each["state"] == "waiting"]
+    assert [each["params"] for each in waiting] == [{"task.model.type": "cnn", RATE: 0.001}, MLP, waiting[0]["params"]]
+
+
+def test_what_the_words_do_not_take_is_refused(sweep, tmp_path, capsys):
+    """N21: with what to write instead."""
+    empty = str(write_sweep(tmp_path / "empty", []))
+    several = {"accuracy": "max", "loss": "min"}
+    front = str(write_sweep(tmp_path / "front", [trial(0.5, 0.1), trial(0.9, 0.5)], space=SPACE, directions=several))
+    for words, message in {
+        ("best", empty): "has no complete trial yet; `official-trainer sweep show",
+        ("best", front): "of several metrics, trials 0, 1 are the best; choose one with --trial=N",
+        ("best", sweep, "--trial=9"): "has no trial 9; it has trials 0 to 4",
+        ("retry", empty, "x"): "has no trial x; it has none yet",
+        ("retry", sweep, "4"): "trial 4 is not done: the command of the sweep continues it",
+        ("show",): "name the directory of a sweep: official-trainer sweep show DIR",
+        ("show", sweep, "--write=x"): "--write is for `official-trainer sweep best DIR`; leave it out",
+        ("show", str(tmp_path)): "holds no sweep (there is no ",
+        ("digits_mlp", "more"): "unexpected argument 'more': name one experiment",
+        (
+            "digits_mlp",
+            "--space=task.model.mlp.dropout=float(0, 0.5)",
+        ): "name a directory for the sweep: --model_dir=DIR",
+    }.items():
+        assert message in run(capsys, *words, code=2), words
