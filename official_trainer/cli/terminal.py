@@ -12,14 +12,18 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Literal, TextIO, get_args
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, TextIO, get_args
 
 from official_trainer.shown import printable, wrapped
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 Colour = Literal["red", "green", "yellow", "blue", "magenta", "cyan", "dim", "bold"]
 _COLOURS = dict(zip(get_args(Colour), (31, 32, 33, 34, 35, 36, 2, 1), strict=True))
 _USUAL_WIDTH = 80
+_ENDLESS = 10**5  # of a pipe, whose lines may be long
 _LEAST_TEXT = 30  # a narrower column of text is hard to read
 
 
@@ -92,6 +96,41 @@ def columns(rows: Sequence[Sequence[str]], *, fit: int | None = None, text: int 
             padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
             lines.append("  ".join(padded).rstrip())
     return lines
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str | Text]],
+    *,
+    numbers: Collection[int] = (),
+    fit: int | None = None,
+) -> list[str]:
+    """Returns the lines of a table that rich draws, in colour where stdout takes it.
+
+    Args:
+      headings: of the columns.
+      rows: cells; those of a width that the terminal does not have go on in the next line.
+      numbers: the places of the columns that are aligned to the right.
+      fit: the most columns of a line; None gives one line to each row.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in ([*headings], *rows)]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
+    has_room = fit is None or sum(widths) + 2 * (len(widths) - 1) <= fit  # else rich shares the room out
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for place, heading in enumerate(cells[0]):
+        justify: Literal["left", "right"] = "right" if place in numbers else "left"
+        drawn.add_column(heading, justify=justify, overflow="fold", width=widths[place] if has_room else None)
+    for row in cells[1:]:
+        drawn.add_row(*row)
+    is_plain = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"  # rich heeds NO_COLOR by itself
+    console = Console(width=fit or _ENDLESS, force_terminal=not is_plain, highlight=False)
+    with console.capture() as captured:
+        console.print(drawn)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def hanging(label: str, text: str) -> str:

@@ -1,4 +1,3 @@
-from .opened import Best as Best
 from .opened import Checkpoint as Checkpoint
 from .opened import NoRunError as NoRunError
 from .opened import OpenedRun as OpenedRun

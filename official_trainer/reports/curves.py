@@ -10,7 +10,7 @@ stay. So a spike of one step is still seen, which means over the stretches would
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.reports.gathered import Ranked
@@ -26,7 +26,6 @@ _MOST_CHARTS = 24
 _CHARTS_OF_MANY = 8  # that show all runs, where there are many of them
 _MANY_RUNS = 60
 _SPEED = "examples_per_second"
-_CLOCK_POINTS = 60
 
 
 def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None) -> tuple[list[dict[str, Any]], str]:
@@ -40,8 +39,8 @@ def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None
       metric: of the first chart.
     """
     found: dict[str, list[tuple[int, str, str, Curve]]] = {}
-    for place, each in enumerate(runs):
-        for split, named in each.run.curves.by_split.items():
+    for place, run in enumerate(runs):
+        for split, named in run.run.curves.by_split.items():
             for name, curve in named.items():
                 if split == "time" and name == _SPEED:
                     found.setdefault("examples per second", []).append((place, "train", name, curve))
@@ -59,7 +58,7 @@ def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None
     if len(runs) > _MANY_RUNS and len(shown) > _CHARTS_OF_MANY:
         chosen = set(highlighted)
         for name in list(shown)[_CHARTS_OF_MANY:]:
-            shown[name] = [each for each in shown[name] if each[0] in chosen]
+            shown[name] = [curve for curve in shown[name] if curve[0] in chosen]
         notes.append(f"After the first {_CHARTS_OF_MANY}, charts have only the runs that were highlighted at first.")
     num_curves = max(1, sum(map(len, shown.values())))
     limit = max(_LEAST_POINTS, min(MAX_POINTS, _ALL_POINTS // num_curves))
@@ -100,28 +99,3 @@ def thinned(values: Sequence[float], limit: int) -> list[int]:
         low, high = start + inside.index(min(inside)), start + inside.index(max(inside))
         kept += sorted({low, high})
     return [*kept, count - 1]
-
-
-def clock(each: Ranked) -> tuple[list[int], list[float]] | None:
-    """Returns steps, and the seconds since the first start at which they were recorded; None if no time is known.
-
-    A chart over time reads the times of all curves from it.
-    """
-    curves = each.run.curves.by_split
-    timed = [curve for named in (curves.get("train", {}), *curves.values()) for curve in named.values()]
-    longest = next((curve for curve in timed if None not in curve.times and curve.steps), None)
-    if longest is None:
-        return None
-    every = max(1, math.ceil(len(longest.steps) / _CLOCK_POINTS))
-    kept = sorted({*range(0, len(longest.steps), every), len(longest.steps) - 1})
-    times = [time for time in longest.times if time is not None]
-    began = each.run.recorded.started_seconds
-    began = times[0] if began is None or began > times[0] else began
-    return [longest.steps[i] for i in kept], [round(times[i] - began, 2) for i in kept]
-
-
-def epoch_steps(each: Ranked) -> float | None:
-    """Returns how many steps an epoch has; None where the run was not planned in epochs."""
-    config: Mapping[str, Any] = each.run.config
-    epochs, end = config.get("trainer.train_epochs"), each.run.recorded.end_step
-    return end / epochs if isinstance(epochs, int | float) and epochs > 0 and end and end / epochs < math.inf else None

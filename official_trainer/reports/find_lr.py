@@ -1,10 +1,10 @@
 """The learning-rate finder: trains with a rate that rises from step to step, until the loss diverges.
 
-Owns: the training; when the loss has diverged, what its shape suggests, and the override that a suggestion is written
-as. Does not own: drawing, which Matplotlib does. Imports no TensorFlow by itself.
+Owns: the training; when the loss has diverged, what its shape suggests, and the override that this is written as.
+Does not own: drawing, which Matplotlib does. Imports no TensorFlow by itself.
 
 The method is that of Smith, "Cyclical Learning Rates for Training Neural Networks" (2015, arXiv:1506.01186), section
-3.3. The suggestions are those that fastai calls `valley` and `steep`.
+3.3. The suggestion is the one that fastai calls `valley`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,16 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Mapping
 
 from official_trainer.config import Resolved
 from official_trainer.config.overrides import format_override
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.reports.trial import trainer_of
+from official_trainer.reports.overfit import trainer_of
 from official_trainer.runs.job import Job
 from official_trainer.tracking.jsonl import encode
 
 _SECTION = "trainer.optimizer_config"
 _SCHEDULE = f"{_SECTION}.learning_rate"
-_OWN_SCALE = {
-    "lars": "LARS scales the update of each layer by the norm of its weights",
-    "lamb": "LAMB scales the update of each layer by the norm of its weights",
-    "adagrad": "Adagrad lowers its own rate from step to step",
-    "adafactor": "Adafactor may choose its rate itself",
-}
-
 
 _SMOOTHING = 0.9
 _DIVERGED = 4.0
@@ -90,15 +82,6 @@ class RateCurve:
         return self.rates[last - lengths[last] // 2]
 
     @property
-    def steepest(self) -> float | None:
-        """The rate at which the loss falls fastest; None as for `valley`."""
-        if not self._falls():
-            return None
-        losses, first = self.smoothed[: self._lowest + 1], max(1, self._lowest // 10)
-        places = range(first, len(losses) - 1)
-        return self.rates[min(places, key=lambda i: losses[i + 1] - losses[i - 1], default=self._lowest)]
-
-    @property
     def _lowest(self) -> int:
         """The place of the lowest smoothed loss; what comes after it has begun to diverge."""
         finite = [loss if math.isfinite(loss) else math.inf for loss in self.smoothed]
@@ -121,14 +104,10 @@ class RateCurve:
         lines = (dict(zip(names, (number, *map(encode, row)), strict=True)) for number, row in enumerate(rows, 1))
         return "".join(f"{json.dumps(line)}\n" for line in lines)
 
-    def svg(self, title: str, marks: Mapping[str, float]) -> str:
-        """Returns a picture: losses of single steps, smoothed losses, and a line at each suggestion.
+    def svg(self, title: str) -> str:
+        """Returns a picture under a title: losses of single steps, smoothed losses, and a line at the suggestion.
 
         The rates are on a logarithmic axis; losses far above the first ones are outside of the picture.
-
-        Args:
-          title: above the picture; any text.
-          marks: rates by what suggests them.
         """
         import matplotlib
         from matplotlib.figure import Figure
@@ -143,8 +122,8 @@ class RateCurve:
             axes = figure.subplots()
             axes.plot(self.rates, self.losses, linewidth=0.8, alpha=0.5, label="each step")
             axes.plot(self.rates, self.smoothed, linewidth=1.8, label="smoothed")
-            for name, rate in marks.items():
-                axes.axvline(rate, color="gray", linestyle="--", label=f"{name} {rate:.2g}")
+            if self.valley is not None:
+                axes.axvline(self.valley, color="gray", linestyle="--", label=f"suggested: {self.valley:.2g}")
             axes.set(
                 title=title, xscale="log", xlabel="learning rate", ylabel="loss", ylim=(low - margin, top + margin)
             )
@@ -181,7 +160,7 @@ def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCu
     with trainer_of(job, "find-lr", sets) as trainer:
         from official_trainer.tasks import optimization
 
-        rates = [float(each) for each in optimization.learning_rates(trainer.optimizer, trainer.global_step).values()]
+        rates = [float(rate) for rate in optimization.learning_rates(trainer.optimizer, trainer.global_step).values()]
         if len(rates) > 1:
             raise FixedRateError(
                 f"{type(trainer.task).__name__} has {len(rates)} optimizers, each with a learning rate, and the finder "
@@ -222,14 +201,3 @@ def suggestion(resolved: Resolved, rate: float) -> str:
         scaled = tuple(float(f"{value * rate / max(values):.3g}") for value in values)
         return format_override(f"{place}.values", scaled)
     return f"a peak of {rate:g} for the schedule in {_SCHEDULE}"
-
-
-def caution(resolved: Resolved) -> str | None:
-    """Returns why the curve says little about an optimizer that sets its own scale; None for others."""
-    kind = resolved.config.trainer.optimizer_config.optimizer.type
-    if kind not in _OWN_SCALE:
-        return None
-    return (
-        f"{_OWN_SCALE[kind]}, so the best rate of a long run may be far from this one: take it as the middle of a "
-        "range to try"
-    )

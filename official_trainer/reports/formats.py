@@ -1,233 +1,162 @@
-"""A table of runs as text: for a terminal, CSV, JSON, Markdown and LaTeX, each with what it takes to be read back.
+"""A table of runs as text: for a terminal, and as CSV, JSON and Markdown.
 
-Owns: how cells are written and escaped, which columns a narrow terminal shows. Does not own: the table (`table.py`).
+Owns: how cells are written for people, which columns a narrow terminal shows. Does not own: the table (`table.py`),
+drawing it (rich), the formats of files (pandas).
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from official_trainer.config import lines
-from official_trainer.reports.table import Cell, Column, Spread, Table, is_seed
-from official_trainer.runs.differing import NOT_THERE
-from official_trainer.shown import printable, shorten, wrapped
-from official_trainer.tracking.jsonl import encode, strict
+import pandas as pd
+
+from official_trainer.cli import terminal
+from official_trainer.config.text import flow
+from official_trainer.reports.table import Table, is_seed
+from official_trainer.runs import recorded
+from official_trainer.shown import shorten, wrapped
 from official_trainer.tracking.monitored import show
 
-Paint = Callable[[str, str], str]
-"""Returns a text in a colour, given the text and the name of the colour."""
-
 _LONGEST_CELL = 28
-_GAP = "  "
-_LONG_NUMBER = re.compile(r"-?\d+\.\d{7,}(e[-+]?\d+)?")
-_LAST = ("took_seconds", "examples_per_second", "step")
-"""Columns that a narrow terminal shows, with seeds, after those of fields."""
+_GAP = 2
+_ARROWS = {"max": " ↑", "min": " ↓", None: ""}
+_LAST = ("step", "took", "examples_per_second", "experiment")
+"""Columns that a narrow terminal shows after those of fields, with seeds."""
 
 _MARKDOWN = re.compile(r"[\\`*|<>\[\]&~#]|(?<![^\W_])_|_(?![^\W_])")
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "±": r"$\pm$",
-    "–": "--",
-    **{char: f"\\{char}" for char in "&%$#_{}"},
-}
 
 
-def text(cell: Cell, column: Column) -> str:
-    """Returns a cell for people: numbers with four digits, mean ± deviation; empty if it is not known."""
-    if cell is None:
+def texts(table: Table) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns the cells for people, and which of them are the best of a metric.
+
+    Numbers have four digits, a group has mean ± deviation, and its count where some of its runs lack the number.
+    """
+    frame, shown = table.frame, pd.DataFrame(index=table.frame.index)
+    best = pd.DataFrame(False, index=frame.index, columns=[])
+    for name in frame.columns.drop("notes", errors="ignore"):
+        metric = name.removesuffix(" mean") if table.is_grouped else name
+        if table.is_grouped and name.removesuffix(" std").removesuffix(" count") in table.metrics and metric == name:
+            continue
+        title, values = name, frame[name]
+        if metric in table.metrics:
+            direction = table.metrics[metric]
+            title = metric if ":" in metric else f"{metric}{_ARROWS[direction]}"
+            spread = ["" if math.isnan(value) else show(value) for value in values]
+            if table.is_grouped:
+                spread = [_spread(row, metric) for row in frame.to_dict("records")]
+            shown[title] = spread
+            top = values.max() if direction == "max" else values.min()
+            best[title] = (values == top) & (direction is not None) & (values.count() > 1)
+        else:
+            shown[title] = [_cell(name, value) for value in values]
+            best[title] = False
+    return shown, best
+
+
+def _spread(row: Mapping[Any, Any], metric: str) -> str:
+    mean, deviation, count = (row[f"{metric} {part}"] for part in ("mean", "std", "count"))
+    if not count:
         return ""
-    if isinstance(cell, Spread):
-        if cell.deviation is None or not math.isfinite(cell.mean):
-            return show(cell.mean)
-        if cell.deviation == 0:
-            return f"{cell.mean:.4g} ± 0"
-        decimals = 1 - math.floor(math.log10(cell.deviation))  # of two digits of the deviation
-        if not 0 <= decimals <= 6:
-            return f"{cell.mean:.4g} ± {cell.deviation:.2g}"
-        return f"{cell.mean:.{decimals}f} ± {cell.deviation:.{decimals}f}"
-    if column.text is not None:
-        return column.text(cell)
-    if isinstance(cell, float):
-        return show(cell)
-    if column.kind == "field" and _LONG_NUMBER.fullmatch(cell_text := str(cell)):  # as it is drawn in a sweep
-        return f"{float(cell_text):.5g}"
-    return printable(str(cell)).replace("\n", "\\n").replace("\t", "\\t")
+    some = f" (n={count})" if count < row["runs"] else ""
+    if math.isnan(deviation) or not math.isfinite(mean):
+        return f"{show(mean)}{some}"
+    rounded = float(f"{deviation:.1e}")  # two digits of the deviation, and as many decimals of the mean
+    decimals = 1 - math.floor(math.log10(rounded)) if rounded else 4
+    if 0 <= decimals <= 6:
+        return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}{some}"
+    return f"{mean:.4g} ± {deviation:.2g}{some}"
 
 
-def as_table(table: Table, width: int | None, paint: Paint) -> list[str]:
-    """Returns lines of at most `width` columns, unless the names of runs alone need more; below them what is to say.
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, float) and math.isnan(value):
+        return ""
+    if name == "took":
+        return recorded.duration_text(value)
+    if name == "examples_per_second":
+        return recorded.speed_text(value)
+    if isinstance(value, float):
+        return f"{value:.5g}" if len(repr(value)) > 7 else flow(value)  # as it is drawn in a sweep
+    return value if isinstance(value, str) else flow(value)
 
-    Columns for which there is no room are left out, fields with long values last; a line names them.
+
+def as_table(table: Table, width: int | None) -> list[str]:
+    """Returns lines for a terminal: the table, and below it what else is to say.
+
+    Columns for which there is no room are left out, facts and seeds first; a line names them. The status is always
+    there, and so are metrics but for last values.
 
     Args:
       table: what is shown.
       width: of the terminal; None for all columns, and one line for each row.
-      paint: colours headings and the best numbers.
     """
-    cells = [list(map(text, row, table.columns)) for row in table.rows]
-    for row in cells:
-        row[:] = [
-            cell if column.kind == "run" else shorten(cell, _LONGEST_CELL)
-            for cell, column in zip(row, table.columns, strict=True)
-        ]
-    is_filled = [any(row[i] for row in cells) for i in range(len(table.columns))]
-    shown = [i for i, column in enumerate(table.columns) if column.kind in ("run", "metric") or is_filled[i]]
-    widths = {i: max(len(table.columns[i].title), *(len(row[i]) for row in cells)) for i in shown}
-    chosen = _fitting(table, shown, widths, width)
-    best = _best(table)
-    result = [paint(_GAP.join(table.columns[i].title.ljust(widths[i]) for i in chosen).rstrip(), "bold")]
-    for number, row in enumerate(cells):
-        line = []
-        for i in chosen:
-            column = table.columns[i]
-            is_number = column.kind == "metric" or isinstance(table.rows[number][i], int | float)
-            padded = row[i].rjust(widths[i]) if is_number else row[i].ljust(widths[i])
-            line.append(paint(padded, "green") if (number, i) in best else padded)
-        result.append(_GAP.join(line).rstrip())
-    left = [table.columns[i].title for i in shown if i not in chosen]
+    from rich.text import Text
+
+    shown, best = texts(table)
+    if not table.is_grouped:
+        shown[shown.columns[1:]] = shown[shown.columns[1:]].map(lambda cell: shorten(cell, _LONGEST_CELL))
+    is_needed = [title for title in shown if (shown[title] != "").any() or best[title].any()]
+    widths = {title: max(len(title), *shown[title].str.len()) for title in is_needed}
+    numbers = {title for title in is_needed if title.rstrip(" ↑↓") in table.metrics or title in _LAST[:3]}
+    chosen = is_needed if width is None else _fitting(table, widths, numbers, width)
+    rows = [
+        [Text(cell, "green" if is_best else "") for cell, is_best in zip(cells, bests, strict=True)]
+        for cells, bests in zip(shown[chosen].to_numpy(), best[chosen].to_numpy(), strict=True)
+    ]
+    right = {place for place, title in enumerate(chosen) if title in numbers}
+    drawn = terminal.table(chosen, rows, numbers=right, fit=width)
+    left = [title for title in is_needed if title not in chosen]
     rest = [f"no room for {', '.join(left)}: a wider terminal, --fields=PATH,… or --format=csv"] if left else []
-    named = [f"{row[0]}: {note}" for row, notes in zip(cells, table.notes, strict=True) for note in notes]
-    below = [*table.remarks, *rest, *(printable(note).replace("\n", " ") for note in named)]
-    if not below:
-        return result
-    return [*result, "", *(part for line in below for part in wrapped(line, width).split("\n"))]
+    below = [*rest, *_notes(table)]
+    return [*drawn, "", *(part for line in below for part in wrapped(line, width).split("\n"))] if below else drawn
 
 
-def _fitting(table: Table, shown: Sequence[int], widths: dict[int, int], width: int | None) -> list[int]:
-    """Returns the columns for which there is room, in their order: the status, metrics, fields, and then facts."""
-    if width is None:
-        return list(shown)
-
-    def rank(i: int) -> tuple[int, int]:
-        column = table.columns[i]
-        if column.kind == "run" or column.key in ("n", "status"):
-            return 0, i
-        if column.kind == "metric":
-            return 1, i
-        return 2 + (column.key in _LAST or is_seed(column.key)), i
-
-    chosen: list[int] = []
-    for i in sorted(shown, key=rank):
-        total = sum(widths[each] for each in [*chosen, i]) + len(_GAP) * len(chosen)
-        if total <= width or not chosen:
-            chosen.append(i)
-    return sorted(chosen)
+def _notes(table: Table) -> list[str]:
+    if table.is_grouped:
+        return []
+    return [f"{run}: {note}".replace("\n", " ") for run, note in table.frame[["run", "notes"]].to_numpy() if note]
 
 
-def _best(table: Table) -> set[tuple[int, int]]:
-    """Returns row and column of the best number of each metric, if there are several numbers."""
-    found: set[tuple[int, int]] = set()
-    for i, column in enumerate(table.columns):
-        if column.kind != "metric" or column.direction is None:
-            continue
-        numbers = {}
-        for number, row in enumerate(table.rows):
-            cell = row[i]
-            value = cell.mean if isinstance(cell, Spread) else cell
-            if isinstance(value, int | float) and not math.isnan(value):
-                numbers[number] = value
-        if len(numbers) > 1:
-            best = max(numbers.values()) if column.direction == "max" else min(numbers.values())
-            found |= {(number, i) for number, value in numbers.items() if value == best}
-    return found
+def _fitting(table: Table, widths: Mapping[str, int], numbers: set[str], width: int) -> list[str]:
+    """Returns the columns for which there is room, in their order."""
+
+    def rank(title: str) -> int:
+        if title in ("run", "runs", "status") or title.rstrip(" ↑↓") in table.metrics:
+            return int(title.endswith(":last"))
+        if title in _LAST or is_seed(title):
+            return 2
+        return 0 if table.is_grouped else 1
+
+    chosen, total = set[str](), -_GAP
+    for title in sorted(widths, key=rank):
+        if rank(title) == 0 or total + widths[title] + _GAP <= width:
+            chosen.add(title)
+            total += widths[title] + _GAP
+    return [title for title in widths if title in chosen]
 
 
 def as_csv(table: Table) -> str:
-    """Returns comma-separated values (RFC 4180) with all digits; a mean has columns for its deviation and count."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    spreads = {i for i in range(len(table.columns)) if any(isinstance(row[i], Spread) for row in table.rows)}
-    head: list[str] = []
-    for i, column in enumerate(table.columns):
-        key = printable(column.key)
-        head += [key, f"{key} std", f"{key} n"] if i in spreads else [key]
-    writer.writerow([*head, "notes"])
-    for row, notes in zip(table.rows, table.notes, strict=True):
-        line: list[Any] = []
-        for i, cell in enumerate(row):
-            if i in spreads:
-                found = [cell.mean, cell.deviation, cell.count] if isinstance(cell, Spread) else [None, None, None]
-                line += map(_plain, found)
-            else:
-                line.append(None if cell == NOT_THERE else _plain(cell))
-        writer.writerow([*line, printable("; ".join(notes))])
-    return out.getvalue()
-
-
-def _plain(cell: Any) -> Any:
-    if isinstance(cell, str):
-        return printable(cell)
-    return encode(cell) if isinstance(cell, float) else cell
+    """Returns comma-separated values with all digits; a metric of groups has columns for mean, std and count."""
+    return table.frame.to_csv(index=False, lineterminator="\n")
 
 
 def as_json(table: Table) -> str:
-    """Returns an object with the columns, and the rows by their keys; values of fields as JSON has them."""
-    columns = [{"key": each.key, "title": each.title, "direction": each.direction} for each in table.columns]
-    rows: list[dict[str, Any]] = []
-    for row, notes in zip(table.rows, table.notes, strict=True):
-        rows.append({})
-        for column, cell in zip(table.columns, row, strict=True):
-            value: Any = cell
-            if isinstance(cell, Spread):
-                value = {"mean": cell.mean, "std": cell.deviation, "n": cell.count}
-            elif column.kind == "field" and isinstance(cell, str):
-                value = None if cell == NOT_THERE else lines.value(cell)
-            rows[-1][column.key] = strict(value)
-        rows[-1]["notes"] = list(notes)
-    return json.dumps({"columns": columns, "rows": rows, "remarks": list(table.remarks)}, indent=2, allow_nan=False)
-
-
-def _marked(table: Table, escaped: Callable[[str], str], bold: Callable[[str], str]) -> Iterator[list[str]]:
-    """Yields the cells of each row in a language of documents, the best number of each metric in bold."""
-    best = _best(table)
-    for number, row in enumerate(table.rows):
-        cells = [escaped(text(cell, column)) for cell, column in zip(row, table.columns, strict=True)]
-        yield [bold(cell) if (number, i) in best else cell for i, cell in enumerate(cells)]
-
-
-def _in_markdown(cell: str) -> str:
-    return _MARKDOWN.sub(lambda match: f"\\{match[0]}", cell)
-
-
-def _in_latex(cell: str) -> str:
-    return "".join(_LATEX.get(char, char) for char in cell)
+    """Returns a list with an object for each row; what is not known, or not finite, is null."""
+    return table.frame.to_json(orient="records", indent=2, double_precision=15, force_ascii=False)
 
 
 def as_markdown(table: Table) -> str:
     """Returns a table as GitHub shows it, the best of each metric in bold; notes are a list below it."""
-    columns = table.columns
-    titles = [_in_markdown(column.title) for column in columns]
-    rules = ["---:" if column.kind == "metric" else "---" for column in columns]
-    rows = [titles, rules, *_marked(table, _in_markdown, "**{}**".format)]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    below = list(table.remarks)
-    for row, notes in zip(table.rows, table.notes, strict=True):
-        below += [f"{text(row[0], columns[0])}: {note}" for note in notes]
-    if below:
-        lines += ["", *(f"- {_in_markdown(printable(line).replace(chr(10), ' '))}" for line in below)]
-    return "\n".join(lines) + "\n"
+    shown, best = texts(table)
+    escaped = shown.map(_in_markdown)
+    marked = escaped.where(~best, "**" + escaped + "**").rename(columns=_in_markdown)
+    align = ["right" if title.rstrip(" ↑↓") in table.metrics else "left" for title in shown]
+    text = marked.to_markdown(index=False, disable_numparse=True, colalign=align)
+    below = _notes(table)
+    return "\n".join([text, "", *(f"- {_in_markdown(line)}" for line in below)] if below else [text])
 
 
-def as_latex(table: Table) -> str:
-    """Returns a `tabular` for the package booktabs, the best of each metric in bold; notes are comments."""
-    kinds = "".join("r" if column.kind == "metric" else "l" for column in table.columns)
-    lines = [f"\\begin{{tabular}}{{{kinds}}}", r"\toprule"]
-    lines += [f"{' & '.join(_in_latex(column.title) for column in table.columns)} \\\\", r"\midrule"]
-    lines += [f"{' & '.join(row)} \\\\" for row in _marked(table, _in_latex, r"\textbf{{{}}}".format)]
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    for row, notes in zip(table.rows, table.notes, strict=True):
-        lines += [f"% {printable(f'{row[0]}: {note}').replace(chr(10), ' ')}" for note in notes]
-    return "\n".join([*lines, *(f"% {remark}" for remark in table.remarks)]) + "\n"
+def _in_markdown(cell: str) -> str:
+    return _MARKDOWN.sub(lambda match: f"\\{match[0]}", cell.replace("\n", " "))

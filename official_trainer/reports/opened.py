@@ -1,8 +1,8 @@
 """A run directory in Python: its config, metrics, checkpoints and model, for notebooks and reports.
 
 Owns: `open` and `open_all`, and what an `OpenedRun` offers; each part is read when it is first asked for.
-Does not own: how a run stands (`runs/recorded.py`), numbers (`recorded_curves.py`), building a
-model (`runs/run.py`). Only `load_model` imports TensorFlow, and nothing here writes to the directory.
+Does not own: how a run stands (`runs/recorded.py`), numbers (`recorded_curves.py`), building a model (`runs/run.py`).
+Only `load_model` imports TensorFlow, and nothing here writes to the directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from official_trainer.checkpoints import garden, manifest
 from official_trainer.config import lines
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean
-from official_trainer.reports import recorded_curves as curves
+from official_trainer.reports import recorded_curves
 from official_trainer.reports.recorded_curves import Curves
 from official_trainer.runs import recorded
 from official_trainer.runs.recorded import RecordedRun, Status
@@ -38,10 +38,6 @@ class NoRunError(UserError, LookupError):
     exit_code = ExitCode.CONFIG
 
 
-class NoRunYetError(NoRunError):
-    """No run where one may still appear: there is no such folder, or no run in it."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A checkpoint in a run directory.
@@ -50,38 +46,15 @@ class Checkpoint:
       step: the global step.
       prefix: its path, as TensorFlow takes it.
       kind: `latest` for those that a restart continues; `best`, `named` and `averaged` have folders of their own.
-      created: when it was committed, ISO 8601 in UTC; empty if that is not known.
       size_bytes: of all its files; 0 if that is not known.
-      results: of the evaluation that made it one of the best.
       note: why it is not whole, or not known to be; empty for one that is.
     """
 
     step: int
     prefix: str
     kind: Literal["latest", "best", "named", "averaged"] = "latest"
-    created: str = ""
     size_bytes: int = 0
-    results: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     note: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Best:
-    """The best evaluation of a run.
-
-    Attributes:
-      metric: its name.
-      value: a number, or several by their names.
-      direction: which values are better, `higher` or `lower`; None if the config does not say it.
-      step: at which it was reached; None if that is not known.
-      checkpoint: what was saved then; None if it is not there.
-    """
-
-    metric: str
-    value: float | Mapping[str, float]
-    direction: Literal["higher", "lower"] | None = None
-    step: int | None = None
-    checkpoint: Checkpoint | None = None
 
 
 class RunConfig(Mapping[str, Any]):
@@ -90,8 +63,8 @@ class RunConfig(Mapping[str, Any]):
     Example:
       >>> from official_trainer.reports.opened import RunConfig
       >>> config = RunConfig({"trainer.train_steps": "500  # --set", "task.model.hidden": "[8, 8]"})
-      >>> config["trainer.train_steps"], config.origin("trainer.train_steps"), config.section("task.model")
-      (500, '--set', {'hidden': [8, 8]})
+      >>> config["trainer.train_steps"], config.origin("trainer.train_steps"), config["task.model.hidden"]
+      (500, '--set', [8, 8])
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
@@ -100,7 +73,7 @@ class RunConfig(Mapping[str, Any]):
 
     def __getitem__(self, path: str) -> Any:
         if path not in self._texts:
-            inside = next((each for each in self._texts if each.startswith((f"{path}.", f"{path}["))), None)
+            inside = next((other for other in self._texts if other.startswith((f"{path}.", f"{path}["))), None)
             hint = f"; it is a section, with {inside}" if inside else did_you_mean(path, self._texts)
             raise NoRunError(f"the config of this run has no field {path}{hint}")
         return lines.value(self._texts[path])
@@ -121,13 +94,6 @@ class RunConfig(Mapping[str, Any]):
     def origin(self, path: str) -> str:
         """Returns what set a field: `--set`, a file and its line, `experiment`; empty for the default of its class."""
         return lines.comment(self._texts.get(path, ""))
-
-    def section(self, path: str) -> dict[str, Any]:
-        """Returns the fields below a path, by the rest of their paths."""
-        return {each.removeprefix(f"{path}."): self[each] for each in self._texts if each.startswith(f"{path}.")}
-
-    def __repr__(self) -> str:
-        return f"RunConfig({len(self._texts)} fields)"
 
 
 class OpenedRun:
@@ -179,48 +145,44 @@ class OpenedRun:
     @functools.cached_property
     def curves(self) -> Curves:
         """The metrics by split and name, as lists."""
-        return curves.read(self.directory)
+        return recorded_curves.read(self.directory)
 
     @property
     def metrics(self) -> Any:
-        """Every number in a long table with the columns `step`, `time`, `split`, `name` and `value`.
+        """Every number, in a DataFrame of pandas with the columns `step`, `time` (UTC), `split`, `name` and `value`."""
+        import pandas as pd
 
-        A DataFrame of pandas where that is installed, whose times are in UTC; else a dict of lists, in Unix seconds.
-        """
-        columns = self.curves.columns()
-        try:
-            import pandas
-        except ImportError:
-            return columns
-        frame = pandas.DataFrame(columns)
-        frame["time"] = pandas.to_datetime(frame["time"].astype(float), unit="s", utc=True)
+        rows, _ = recorded_curves.read_rows(self.directory)
+        numbers = [
+            (row["step"], row.get("time"), row["split"], name, number)
+            for row in rows
+            for name, value in row.items()
+            if name not in ("step", "time", "split") and (number := recorded_curves.as_number(value)) is not None
+        ]
+        frame = pd.DataFrame(numbers, columns=["step", "time", "split", "name", "value"])
+        seconds = pd.to_numeric(frame["time"], errors="coerce")
+        frame["time"] = pd.to_datetime(seconds.astype(float), unit="s", utc=True, errors="coerce")
         return frame
 
     @functools.cached_property
     def checkpoints(self) -> list[Checkpoint]:
         """Its checkpoints, by rising step; those in folders of their own are after those that a restart continues."""
         best = files.join(self.directory, str(self.config.get("trainer.best_checkpoint_export_subdir") or "best"))
-        found = [*_checkpoints(self.directory, "latest"), *_checkpoints(best, "best")]
-        for folder in _folders(files.join(self.directory, "checkpoints")):
-            found += _checkpoints(folder, "named")
-        return [*found, *_checkpoints(files.join(self.directory, "averaged"), "averaged")]
+        named = files.join(self.directory, "checkpoints")
+        return [
+            *_checkpoints(self.directory, "latest"),
+            *_checkpoints(best, "best"),
+            *(found for name in _names(named) for found in _checkpoints(files.join(named, name), "named")),
+            *_checkpoints(files.join(self.directory, "averaged"), "averaged"),
+        ]
 
     @property
-    def best(self) -> Best | None:
-        """The best evaluation; None before the first one, and where no metric decides."""
-        run = self.recorded
-        if run.best is None:
-            return None
-        saved = [each for each in self.checkpoints if each.kind == "best"]
-        best = self.record.get("best")
-        step = best.get("step") if isinstance(best, Mapping) else max((each.step for each in saved), default=None)
-        return Best(
-            metric=run.metric or "",
-            value=run.best,
-            direction=run.direction,
-            step=step if recorded.is_step(step) else None,
-            checkpoint=next((each for each in saved if each.step == step), None),
-        )
+    def best(self) -> float | Mapping[str, float] | None:
+        """The best value of the metric that decides, or several by their names; None before the first evaluation.
+
+        `recorded` names the `metric`, and says which `direction` is better.
+        """
+        return self.recorded.best
 
     def load_model(
         self, checkpoint: str | int = "latest", *, imports: Sequence[str] = ()
@@ -268,21 +230,11 @@ def open(directory: str | os.PathLike[str], *, now_seconds: float | None = None)
 
     Raises:
       NoRunError: there is no such folder, it holds no run, or it cannot be listed; the message says which.
-
-    Example:
-      >>> from official_trainer import reports
-      >>> run = reports.open("tests/data/earlier/run")
-      >>> run.status, run.best.metric, run.best.step, run.config["trainer.train_steps"]
-      ('preempted', 'accuracy', 11, 20)
-      >>> [checkpoint.step for checkpoint in run.checkpoints if checkpoint.kind == "latest"]
-      [12, 18]
-      >>> run.curves.get("validation", "accuracy").steps
-      [11]
     """
     path = os.path.expanduser(os.fspath(directory))
-    found = _local(path)
-    if not recorded.is_run(found):
-        below = ", ".join(sorted(found)[:3]) or "nothing"
+    names = _local(path)
+    if not recorded.is_run(names):
+        below = ", ".join(sorted(names)[:3]) or "nothing"
         raise NoRunError(f"{path} holds no run, but {below}; `reports.open_all` finds those in folders below it")
     return OpenedRun(recorded.read(path, now_seconds=time.time() if now_seconds is None else now_seconds))
 
@@ -298,15 +250,10 @@ def open_all(directory: str | os.PathLike[str], *, now_seconds: float | None = N
 
     Raises:
       NoRunError: there is no such folder, or it cannot be listed.
-
-    Example:
-      >>> from official_trainer import reports
-      >>> sorted(run.name for run in reports.open_all("tests/data/earlier") if run.status == "preempted")
-      ['run']
     """
     path = os.path.expanduser(os.fspath(directory))
     _local(path)
-    return [OpenedRun(each) for each in recorded.find(path, now_seconds=now_seconds)]
+    return [OpenedRun(run) for run in recorded.find(path, now_seconds=now_seconds)]
 
 
 def _local(path: str) -> list[str]:
@@ -318,7 +265,7 @@ def _local(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except FileNotFoundError as error:
-        raise NoRunYetError(f"there is no folder {path}{files.near_hint(path)}") from error
+        raise NoRunError(f"there is no folder {path}{files.near_hint(path)}") from error
     except OSError as error:
         raise NoRunError(
             f"{path} cannot be listed: {files.as_denied(error) or files.reason_of(error)}; name a run directory"
@@ -326,45 +273,38 @@ def _local(path: str) -> list[str]:
 
 
 def _checkpoints(folder: str, kind: Any) -> Iterator[Checkpoint]:
-    try:
-        found = manifest.parts(folder)
-        others = [name.removesuffix(".index") for name in files.list_dir(folder) if name.endswith(".index")]
-    except OSError:
-        return
-    for step, parts in sorted(found.items()):
+    """Yields the checkpoints in a folder; sizes of files are looked at, which tell most damage, and no checksums."""
+    names = _names(folder)
+    by_step = manifest.parts(folder) if names else {}
+    for step, parts in sorted(by_step.items()):
+        prefix = manifest.prefix(folder, step)
         if ".manifest.json" in parts.values():
             try:
                 held = manifest.read(folder, step)
-                damage = manifest.damage(folder, step, checksums=False)  # sizes of files, which tell most damage
+                damage = manifest.damage(folder, step, checksums=False)
             except (UserError, ValueError, OSError) as error:
-                note = f"damaged: {files.reason_of(error) if isinstance(error, OSError) else error}"
-                yield Checkpoint(step=step, prefix=manifest.prefix(folder, step), kind=kind, note=note)
+                damage = files.reason_of(error) if isinstance(error, OSError) else str(error)
+                yield Checkpoint(step=step, prefix=prefix, kind=kind, note=f"damaged: {damage}")
                 continue
-            results = held.extra.get("logs") if kind == "best" else None
-            yield Checkpoint(
-                step=step,
-                prefix=manifest.prefix(folder, step),
-                kind=kind,
-                created=str(held.created),
-                size_bytes=sum(each["size_bytes"] for each in held.files.values()),
-                results=results if isinstance(results, dict) else {},
-                note=f"damaged: {damage}" if damage else "",
-            )
+            size = sum(file["size_bytes"] for file in held.files.values())
+            note = f"damaged: {damage}" if damage else ""
+            yield Checkpoint(step=step, prefix=prefix, kind=kind, size_bytes=size, note=note)
         elif not manifest.is_dead_save(parts):
             note = "without a manifest: Model Garden's, or damaged"
-            yield Checkpoint(step=step, prefix=manifest.prefix(folder, step), kind=kind, note=note)
-    for name in filter(_MODEL_GARDENS_BEST.fullmatch, others):
+            yield Checkpoint(step=step, prefix=prefix, kind=kind, note=note)
+    for name in (name.removesuffix(".index") for name in names if name.endswith(".index")):
+        if not _MODEL_GARDENS_BEST.fullmatch(name):
+            continue
         try:
-            best_step = int(files.read_json(files.join(folder, garden.INFO))[garden.BEST_STEP])
+            step = int(files.read_json(files.join(folder, garden.INFO))[garden.BEST_STEP])
         except (OSError, UserError, KeyError, TypeError, ValueError):
             continue
-        if best_step not in found:
-            prefix = files.join(folder, name)
-            yield Checkpoint(step=best_step, prefix=prefix, kind=kind, note="without a manifest: Model Garden's")
+        note = "without a manifest: Model Garden's"
+        yield Checkpoint(step=step, prefix=files.join(folder, name), kind=kind, note=note)
 
 
-def _folders(path: str) -> list[str]:
+def _names(folder: str) -> list[str]:
     try:
-        return [files.join(path, name) for name in files.list_dir(path) if os.path.isdir(files.join(path, name))]
+        return files.list_dir(folder)
     except OSError:
         return []

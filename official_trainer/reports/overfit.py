@@ -1,21 +1,32 @@
-"""`--overfit_batches`: trains on a few batches again and again, to see whether model and loss can learn at all.
+"""Trainings that leave nothing behind: the trainer for them, and `--overfit_batches`.
 
-Owns: how long it trains, and the verdict. Does not own: repeating the batches (`engine/train_iterator.py`).
-Imports no TensorFlow by itself.
+Owns: which jobs can be tried; how long a model trains on a few batches, and whether it has learned them. Does not own:
+repeating the batches (`engine/train_iterator.py`), the search for a learning rate (`find_lr.py`). Imports no
+TensorFlow by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from official_trainer.config import ConfigError, Problem, resolve
+from official_trainer.distributed.environment import cluster_env
+from official_trainer.distributed.strategy import strategy_name
 from official_trainer.errors import UserError
-from official_trainer.reports.trial import trainer_of
-from official_trainer.runs.job import Job
+from official_trainer.runs import run
+from official_trainer.runs.job import Job, check_ready
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import Console, format_number
+
+if TYPE_CHECKING:
+    from official_trainer.engine.trainer import Trainer
 
 _LEARNED, _DONE = 0.1, 0.01
 """Parts of the first loss: at or below the first one the model has learned, below the second one it need not go on."""
@@ -28,49 +39,37 @@ class NotLearnedError(UserError, RuntimeError):
     """Model and loss did not learn a few batches by heart."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Learning:
-    """How far a model has learned a few batches by heart.
+@contextlib.contextmanager
+def trainer_of(job: Job, what: str, sets: Sequence[str] = ()) -> Iterator[Trainer]:
+    """Returns a trainer with its first weights, for a `with` block; the run directory of the job is left alone.
 
-    Attributes:
-      batches: how many.
-      steps: training steps.
-      first_loss: mean loss of the first pass over them.
-      last_loss: mean loss of the last passes.
-      first_rate: the learning rate at the first step; None if there are several.
-      last_rate: the same at the last step.
-      metrics: the training metrics of the last passes, by name.
+    Args:
+      job: the run that is tried.
+      what: the flag or verb that tries it, for messages.
+      sets: overrides of the run's config.
+
+    Raises:
+      ConfigError: the job cannot be tried in one process.
     """
+    check_ready(job)
+    runtime = job.config.runtime
+    cluster = cluster_env(os.environ, runtime)
+    if cluster is not None or strategy_name(runtime, None) in ("multi_worker_mirrored", "parameter_server"):
+        where = f"by {cluster.source} it is one of several" if cluster is not None else "this strategy has several"
+        fix = "start it on one machine, with the strategy mirrored, one_device or off"
+        path = "runtime.distribution_strategy"
+        raise ConfigError([Problem(f"{what} runs in one process, and {where}", path, fix=fix)])
+    run.import_tensorflow(quiet=job.quiet)
+    from official_trainer.runs.build import build
 
-    batches: int
-    steps: int
-    first_loss: float
-    last_loss: float
-    first_rate: float | None
-    last_rate: float | None
-    metrics: Mapping[str, float]
-
-    @property
-    def fraction(self) -> float:
-        """The last loss as a part of the first; of a loss that is not above 0, 0 if it fell and 1 if it did not."""
-        if self.first_loss > 0:
-            return self.last_loss / self.first_loss
-        return 0.0 if self.last_loss < self.first_loss else 1.0
-
-    @property
-    def has_learned(self) -> bool:
-        """Whether the loss fell to near zero."""
-        return self.fraction <= _LEARNED  # a NaN has not
-
-    def __str__(self) -> str:
-        first, last = format_number(self.first_loss), format_number(self.last_loss)
-        of_first = f" ({self.fraction:.1%} of it)" if self.first_loss > 0 and math.isfinite(self.fraction) else ""
-        batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
-        parts = [f"{batches}, {self.steps} steps: loss {first} at first, {last} at last{of_first}"]
-        return ", ".join([*parts, *(f"{name} {format_number(value)}" for name, value in self.metrics.items())])
+    resolved = resolve(job.config, experiment=job.experiment, sets=sets) if sets else job.resolved
+    with run.gin_in_force(job), tempfile.TemporaryDirectory(prefix="official-trainer-") as folder:
+        trainer = build(dataclasses.replace(job, resolved=resolved, model_dir=folder), trains=True)
+        trainer.initialize()
+        yield trainer
 
 
-def overfit(job: Job, num_batches: int) -> Learning:
+def overfit(job: Job, num_batches: int) -> str:
     """Trains on the first batches of the training data until the loss is near zero, or for long enough.
 
     Nothing is evaluated, saved or exported, and no actions run. It is at most 1000 steps, or 100 passes if these are
@@ -79,6 +78,9 @@ def overfit(job: Job, num_batches: int) -> Learning:
     Args:
       job: the run that the batches, the model and the learning rate are those of.
       num_batches: global batches, at least 1.
+
+    Returns:
+      The losses at first and at last, and the metrics, in a line.
 
     Raises:
       NotLearnedError: the loss did not fall to near zero.
@@ -97,35 +99,40 @@ def overfit(job: Job, num_batches: int) -> Learning:
                 logs = flatten(trainer.train(min(window, limit - steps)))
                 steps = trainer.context.step
                 console.log("train", steps, logs)
-    named = {"training_loss", "batch_loss", "smoothed_loss"}
-    learning = Learning(
-        batches=num_batches,
-        steps=steps,
-        first_loss=first["training_loss"],
-        last_loss=logs["training_loss"],
-        first_rate=first.get("learning_rate"),
-        last_rate=logs.get("learning_rate"),
-        metrics={name: value for name, value in logs.items() if name not in named and "learning_rate" not in name},
-    )
-    if not learning.has_learned:
-        raise NotLearnedError(f"{learning}\n{_advice(learning)}")
-    return learning
+    said = _said(num_batches, steps, first["training_loss"], logs)
+    if advice := _advice(first["training_loss"], logs["training_loss"]):
+        raise NotLearnedError(f"{said}\n{advice}")
+    return said
 
 
-def _advice(learning: Learning) -> str:
-    """Returns what a loss that is not near zero may mean, and what to try."""
-    if not math.isfinite(learning.last_loss):
+def _part(first: float, last: float) -> float:
+    """Returns the last loss as a part of the first; of a loss that is not above 0, 0 if it fell and 1 if it did not."""
+    return last / first if first > 0 else 0.0 if last < first else 1.0
+
+
+def _said(num_batches: int, steps: int, first: float, logs: Mapping[str, float]) -> str:
+    last, part = logs["training_loss"], _part(first, logs["training_loss"])
+    of_first = f" ({part:.1%} of it)" if first > 0 and math.isfinite(part) else ""
+    losses = f"loss {format_number(first)} at first, {format_number(last)} at last{of_first}"
+    others = [name for name in logs if not name.endswith("_loss") and "learning_rate" not in name]
+    metrics = [f"{name} {format_number(logs[name])}" for name in others]
+    return ", ".join([f"{num_batches} {'batch' if num_batches == 1 else 'batches'}, {steps} steps: {losses}", *metrics])
+
+
+def _advice(first: float, last: float) -> str:
+    """Returns what a loss that is not near zero may mean, and what to try; empty if the model has learned."""
+    part = _part(first, last)
+    if part <= _LEARNED:  # a NaN is not
+        return ""
+    if not math.isfinite(last):
         return "the loss is not finite: lower the learning rate, or look for a logarithm of 0 in the loss"
-    rate = ""
-    if learning.first_rate is not None and learning.last_rate is not None:
-        span = f"{format_number(learning.first_rate)} to {format_number(learning.last_rate)}"
-        rate = f" (it went from {span}; `official-trainer find-lr` suggests one)"
-    if learning.fraction > 0.9:
+    if part > 0.9:
         return (
             "the loss hardly fell. Look at the labels that the loss gets, whether the last layer gives logits where "
-            f"the loss wants logits, whether weights are trainable, and the learning rate{rate}"
+            "the loss wants logits, whether weights are trainable, and the learning rate, which "
+            "`official-trainer find-lr` suggests"
         )
     return (
         "the loss fell, but not to near zero. That is as it should be where the loss cannot be 0 (label smoothing, "
-        f"weight decay, dropout, equal inputs with other labels); else try more steps or another learning rate{rate}"
+        "weight decay, dropout, equal inputs with other labels); else try more steps or another learning rate"
     )

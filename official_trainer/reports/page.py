@@ -23,7 +23,7 @@ from official_trainer.shown import printable
 MARK = '<meta name="generator" content="official-trainer report">'
 """By which a file is known to be a report."""
 
-_SCRIPTS = ("dom.js", "curves.js", "figures.js", "report.js")
+_SCRIPTS = ("dom.js", "curves.js", "report.js")
 _LIBRARY, _LIBRARY_STYLE = "uPlot.iife.min.js", "uPlot.min.css"
 
 
@@ -40,7 +40,7 @@ def render(content: Mapping[str, Any]) -> str:
         "default-src 'none'",
         f"script-src {_checksum(script)}",
         f"style-src {_checksum(style)}",
-        "img-src data:",
+        "img-src data:",  # the empty icon, which else is asked for
         "base-uri 'none'",
         "form-action 'none'",
     ]
@@ -48,7 +48,7 @@ def render(content: Mapping[str, Any]) -> str:
         policy="; ".join(policy),
         title=html.escape(printable(content["title"])),
         style=style,
-        words="\n".join(f"<p>{html.escape(printable(text))}</p>" for _, text in content["summary"]),
+        words="\n".join(f"<p>{html.escape(printable(' · '.join(fact)))}</p>" for fact in content["facts"]),
         data=embedded(content),
         script=script,
     )

@@ -12,33 +12,35 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
+from official_trainer.lazy import load
 from official_trainer.runs.recorded import is_step
+from official_trainer.tracking.tensorboard import EventFiles
 
 ROWS = "metrics.jsonl"
 EVALUATOR = "continuous_eval"
 """The folder of an evaluator beside a run, with rows of its own."""
 
 _ABOUT_ROW = ("step", "split", "time")
-_LATEST_SECONDS = 1e11  # the year 5138
+
+Row = Mapping[str, Any]
+"""Numbers by name, with their `step`, `split` and Unix `time`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One metric of one split: three lists of equal length, by rising step.
+    """One metric of one split: two lists of equal length, by rising step.
 
     Attributes:
       steps: global steps.
       values: numbers, which may be NaN or infinite.
-      times: when each was recorded, in Unix seconds; None where that is not known.
     """
 
     steps: list[int] = dataclasses.field(default_factory=list)
     values: list[float] = dataclasses.field(default_factory=list)
-    times: list[float | None] = dataclasses.field(default_factory=list)
 
     def at(self, step: int) -> float | None:
         """Returns the value at a step, or None if there is none."""
@@ -55,7 +57,7 @@ class Curves:
 
     Example:
       >>> from official_trainer.reports.recorded_curves import Curves, Curve
-      >>> curves = Curves({"validation": {"accuracy": Curve([10, 20], [0.5, 0.75], [None, None])}})
+      >>> curves = Curves({"validation": {"accuracy": Curve([10, 20], [0.5, 0.75])}})
       >>> curves.get("validation", "accuracy").values, curves.get("train", "loss")
       ([0.5, 0.75], None)
     """
@@ -67,18 +69,6 @@ class Curves:
         """Returns a curve, or None if the run has no such metric."""
         return self.by_split.get(split, {}).get(name)
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Returns every number as a row of a long table: columns `step`, `time`, `split`, `name` and `value`."""
-        table: dict[str, list[Any]] = {name: [] for name in ("step", "time", "split", "name", "value")}
-        for split, curves in self.by_split.items():
-            for name, curve in curves.items():
-                table["step"] += curve.steps
-                table["time"] += curve.times
-                table["split"] += [split] * len(curve.steps)
-                table["name"] += [name] * len(curve.steps)
-                table["value"] += curve.values
-        return table
-
 
 def read(directory: str, *, splits: Collection[str] | None = None) -> Curves:
     """Returns the numbers of a run; nothing, and a note, if there are none that can be read.
@@ -87,23 +77,37 @@ def read(directory: str, *, splits: Collection[str] | None = None) -> Curves:
       directory: a run directory.
       splits: the only ones to read, which is faster; None reads all.
     """
+    rows, notes = read_rows(directory, splits=splits)
+    by_split: dict[str, list[Row]] = {}
+    for row in rows:
+        by_split.setdefault(row["split"], []).append(row)
+    return Curves({split: _curves(found) for split, found in by_split.items()}, tuple(notes))
+
+
+def read_rows(directory: str, *, splits: Collection[str] | None = None) -> tuple[list[Row], list[str]]:
+    """Returns the rows that count, by rising step, and what could not be read; arguments as for `read`."""
     notes: list[str] = []
-    rows, is_there = [], False
+    rows: list[Row] = []
+    is_there = False
     for folder in ("", EVALUATOR):
-        read = _rows(files.join(directory, folder, ROWS), splits, notes)
-        is_there = is_there or read is not None
-        rows += _final(read or ())
+        in_file = _in_file(files.join(directory, folder, ROWS), splits, notes)
+        is_there = is_there or in_file is not None
+        rows += _final(in_file or ())
     if not is_there and not notes:
-        return _of_event_files(directory, splits)
-    if not rows and splits is None and not notes:
+        try:
+            rows = list(_of_event_files(directory, splits))
+            notes.append(f"no {ROWS}: the metrics are those of TensorBoard's files" if rows else f"there is no {ROWS}")
+        except OSError as error:
+            notes.append(f"TensorBoard's files cannot be read: {files.reason_of(error)}")
+    elif not rows and splits is None and not notes:
         notes.append(f"{ROWS} is empty")
-    known: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: row["step"]):
-        known.setdefault(row["split"], {}).setdefault(row["step"], row)  # the run's own before those of its evaluator
-    return Curves({split: _curves(list(found.values())) for split, found in known.items()}, tuple(notes))
+    by_place: dict[tuple[int, str], Row] = {}
+    for row in rows:  # the run's own before those of its evaluator
+        by_place.setdefault((row["step"], row["split"]), row)
+    return sorted(by_place.values(), key=lambda row: row["step"]), notes
 
 
-def _rows(path: str, splits: Collection[str] | None, notes: list[str]) -> list[dict[str, Any]] | None:
+def _in_file(path: str, splits: Collection[str] | None, notes: list[str]) -> list[Row] | None:
     """Returns the rows of a file as they stand there; None if there is no such file, or it cannot be read."""
     try:
         content = files.read_bytes(path)
@@ -116,15 +120,14 @@ def _rows(path: str, splits: Collection[str] | None, notes: list[str]) -> list[d
     last = lines.pop()  # empty, or a line that is being written, or that a killed process left
     if splits is not None:
         wanted = [f'"split": {json.dumps(split)}'.encode() for split in splits]
-        lines = [line for each in wanted for line in lines if each in line]
+        lines = [line for line in lines if any(split in line for split in wanted)]
     rows = _parsed(lines)
-    if lines and len(rows) < len(lines):
-        count = len(lines) - len(rows)
+    if count := len(lines) - len(rows):
         notes.append(f"{count} damaged line{'s' if count > 1 else ''} of {ROWS} left out")
     return rows + (_parsed([last]) if last and splits is None else [])
 
 
-def _parsed(lines: list[bytes]) -> list[dict[str, Any]]:
+def _parsed(lines: list[bytes]) -> list[Row]:
     """Returns the rows among lines; parsing them as one list takes half the time of line by line."""
     try:
         values = json.loads(b"[" + b",".join(lines) + b"]")
@@ -142,50 +145,38 @@ def _parsed(lines: list[bytes]) -> list[dict[str, Any]]:
     ]
 
 
-def _final(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _final(rows: Iterable[Row]) -> list[Row]:
     """Returns the rows that count, in their order.
 
     A split's rows rise. One that does not means that the run went back: rows of that split from this step on, and rows
     of other splits after it, are of a history that was left.
     """
-    kept: list[Mapping[str, Any]] = []
+    kept: list[Row] = []
     reached: dict[str, int] = {}
     for row in rows:
         step, split = row["step"], row["split"]
         if reached.get(split, step - 1) >= step:
-            kept = [each for each in kept if each["step"] < step or (each["step"] == step and each["split"] != split)]
+            kept = [old for old in kept if old["step"] < step or (old["step"] == step and old["split"] != split)]
             reached = {name: min(last, step) for name, last in reached.items()}
         reached[split] = step
         kept.append(row)
     return kept
 
 
-def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
+def _curves(rows: Sequence[Row]) -> dict[str, Curve]:
     """Returns the metrics in the rows of one split, which have different and rising steps."""
-    steps = [row["step"] for row in rows]
-    recorded = [row.get("time") for row in rows]
-    times = [float(t) if isinstance(t, int | float) and 0 <= t < _LATEST_SECONDS else None for t in recorded]
-    found: dict[str, Curve] = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
-        if name in _ABOUT_ROW:
-            continue
-        values = [row.get(name) for row in rows]
-        if all(type(value) is float for value in values):  # nearly always
-            found[name] = Curve(steps.copy(), values, times.copy())  # type: ignore[arg-type]
-            continue
-        curve = Curve()
-        for step, value, time in zip(steps, map(_number, values), times, strict=True):
-            if value is not None:
-                curve.steps.append(step)
-                curve.values.append(value)
-                curve.times.append(time)
-        if curve.steps:
-            found[name] = curve
-    return found
+    curves: dict[str, Curve] = {}
+    for name in dict.fromkeys(name for row in rows for name in row if name not in _ABOUT_ROW):
+        points = [(row["step"], number) for row in rows if (number := as_number(row.get(name))) is not None]
+        if points:
+            curves[name] = Curve(*map(list, zip(*points, strict=True)))
+    return curves
 
 
-def _number(value: Any) -> float | None:
+def as_number(value: Any) -> float | None:
     """Returns a number of a row, also one that is not finite, which rows hold as text; None for anything else."""
+    if type(value) is float:  # nearly always
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -194,24 +185,24 @@ def _number(value: Any) -> float | None:
         return None
 
 
-# Runs of Model Garden's driver, whose numbers are in TensorBoard's files alone.
+def _of_event_files(directory: str, splits: Collection[str] | None) -> Iterator[Row]:
+    """Yields the numbers of a run of Model Garden's driver; of two with one name and step the later."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    events = EventFiles(directory)
+    for split in events.folders(""):
+        for event in events.events(split) if splits is None or split in splits else ():
+            for value in event.summary.value:
+                if (number := _scalar(value)) is not None:
+                    row = rows.setdefault((split, event.step), {"step": event.step, "split": split})
+                    row |= {"time": event.wall_time, value.tag: number}
+    yield from rows.values()
 
 
-def _of_event_files(directory: str, splits: Collection[str] | None) -> Curves:
-    from official_trainer.reports import recorded_events
-
-    found: dict[str, dict[str, dict[int, tuple[float, float]]]] = {}
-    try:
-        for split, name, step, value, time in recorded_events.scalars(directory):
-            if splits is None or split in splits:
-                found.setdefault(split, {}).setdefault(name, {})[step] = (value, time)  # the later one counts
-    except OSError as error:
-        return Curves({}, (f"TensorBoard's files cannot be read: {files.reason_of(error)}",))
-    if not found:
-        return Curves({}, (f"no metrics: there is no {ROWS}",))
-    by_split: dict[str, dict[str, Curve]] = {}
-    for split, names in found.items():
-        for name, points in names.items():
-            values, times = zip(*(points[step] for step in sorted(points)), strict=True)
-            by_split.setdefault(split, {})[name] = Curve(sorted(points), list(values), list(times))
-    return Curves(by_split, (f"no {ROWS}: the metrics are those of TensorBoard's files",))
+def _scalar(value: Any) -> float | None:
+    """Returns the number of a summary, in the forms of TensorFlow 1 and 2; None for anything else."""
+    if value.WhichOneof("value") == "simple_value":
+        return float(value.simple_value)
+    if value.WhichOneof("value") != "tensor" or value.metadata.plugin_data.plugin_name not in ("scalars", ""):
+        return None
+    array = load("tensorboard.util.tensor_util").make_ndarray(value.tensor)
+    return float(array) if array.size == 1 and array.dtype.kind in "fiu" else None

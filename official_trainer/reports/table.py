@@ -1,79 +1,59 @@
-"""A table of runs: the fields in which their configs differ, their metrics, time and status; also by groups.
+"""A table of runs as a DataFrame of pandas: metrics, the fields in which configs differ, status, time; also by groups.
 
-Owns: which columns and rows there are, and their order. Does not own: what is measured and which runs are
-kept (`measures.py`), how a table is written (`formats.py`).
+Owns: which columns and rows there are, their order, and conditions on rows. Does not own: what is measured
+(`measures.py`), how a table is written (`formats.py`).
+
+Each column has one name, in conditions, orders and files as on the terminal: `run`, a metric as `measures.py` names it,
+a field by the shortest end of its path that no other column has, and the facts below.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
 import math
-import statistics
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import pandas as pd
+
+from official_trainer.config import lines
 from official_trainer.config.text import flow, short_names
-from official_trainer.nearest import nearest
+from official_trainer.nearest import did_you_mean, nearest
 from official_trainer.reports.entries import Entry
-from official_trainer.reports.measures import OWN, CompareError, Direction, Measure, value_of
-from official_trainer.runs import differing, recorded
+from official_trainer.reports.measures import CompareError, Measure
+from official_trainer.reports.sweep_figures import Direction
 from official_trainer.shown import first_few, printable
 
+FACTS: Mapping[str, Callable[[Entry], Any]] = {
+    "experiment": lambda entry: entry.run.recorded.experiment,
+    "status": lambda entry: entry.run.recorded.status,
+    "step": lambda entry: entry.run.recorded.step,
+    "took": lambda entry: entry.run.recorded.duration_seconds,
+    "examples_per_second": lambda entry: entry.run.recorded.examples_per_second,
+}
+"""What is known of a run beside its config; `took` in seconds."""
 
-@dataclasses.dataclass(frozen=True)
-class Spread:
-    """Several numbers in one.
-
-    Attributes:
-      mean: of those that are there.
-      deviation: their sample standard deviation; None of one number.
-      count: how many there are.
-    """
-
-    mean: float
-    deviation: float | None
-    count: int
-
-
-Cell = str | int | float | Spread | None
+_QUOTED_OR_NAME = re.compile(r"""'[^']*'|"[^"]*"|`[^`]+`|(?<![\w.])[^\W\d]\w*(?:\[\d+\])?(?:[.:/]\w+(?:\[\d+\])?)*""")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column.
-
-    Attributes:
-      key: for programs: the path of a field, a metric as `--metrics` takes it, or a word.
-      title: for people.
-      kind: `run`, `metric`, `field` or `fact`.
-      direction: which numbers are better; None if none is.
-      text: how one of its cells is shown; None for the usual way.
-    """
-
-    key: str
-    title: str
-    kind: Literal["run", "metric", "field", "fact"]
-    direction: Direction | None = None
-    text: Callable[[Any], str] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Table:
     """What is shown.
 
     Attributes:
-      columns: the most important first.
-      rows: a cell for each column.
-      notes: of each row, what went wrong with that run and what is not known.
-      remarks: about the whole.
+      frame: a row for each run or group; its last column, `notes`, says what went wrong and what is not known.
+      metrics: the columns of metrics, and which of their values are better; None if that is not known. Of groups there
+        are `NAME mean`, `NAME std` and `NAME count`.
     """
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    notes: Sequence[Sequence[str]]
-    remarks: Sequence[str] = ()
+    frame: pd.DataFrame
+    metrics: Mapping[str, Direction | None]
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether a row is a group of runs."""
+        return "run" not in self.frame
 
 
 def is_seed(path: str) -> bool:
@@ -81,50 +61,134 @@ def is_seed(path: str) -> bool:
     return path.rpartition(".")[2] == "seed"
 
 
-_TOOK, _SPEED = "took_seconds", "examples_per_second"
-
-
-def of_runs(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequence[str] | None) -> Table:
+def of_runs(entries: Sequence[Entry], measures: Sequence[Measure], paths: Sequence[str] | None) -> Table:
     """Returns a row for each run.
 
     Args:
-      found: the runs.
+      entries: the runs.
       measures: the metrics.
-      fields: the fields that are shown; None for those that differ.
+      paths: of the fields that are shown; None for those that differ.
     """
-    differs = dict.fromkeys(path for entry in found for path in entry.differs)
-    paths = sorted(differs, key=is_seed) if fields is None else list(fields)
-    names = short_names(paths)
-    several = len({entry.run.recorded.experiment for entry in found}) > 1
-    columns = [
-        Column(key="run", title="run", kind="run"),
-        *(Column(key=each.key, title=each.title, kind="metric", direction=each.direction) for each in measures),
-        *(Column(key=path, title=printable(names[path]), kind="field") for path in paths),
-        *([Column(key="experiment", title="experiment", kind="fact")] if several else []),
-        Column(key="status", title="status", kind="fact"),
-        Column(key="step", title="step", kind="fact"),
-        Column(key=_TOOK, title="took", kind="fact", text=recorded.duration_text),
-        Column(key=_SPEED, title="examples/s", kind="fact", text=recorded.speed_text),
-    ]
-    rows = [
-        [
-            entry.name,
-            *(each.of(entry) for each in measures),
-            *(_field(entry, path) for path in paths),
-            *(OWN["took" if column.key == _TOOK else column.key](entry) for column in columns if column.kind == "fact"),
-        ]
-        for entry in found
-    ]
-    return Table(columns, rows, [entry.notes for entry in found])
+    differ = dict.fromkeys(path for entry in entries for path in entry.differs)
+    paths = sorted(differ, key=is_seed) if paths is None else paths
+    names = _column_names(paths, measures)
+    columns: dict[str, Any] = {"run": [printable(entry.name) for entry in entries]}
+    for measure in measures:
+        columns[printable(measure.column)] = pd.Series([measure.of(entry) for entry in entries], dtype=float)
+    columns |= {names[path]: _field(entries, path) for path in paths if path not in FACTS}
+    facts = {name: [_fact(entry, name) for entry in entries] for name in FACTS}
+    if len(set(facts["experiment"])) < 2 and "experiment" not in paths:
+        del facts["experiment"]
+    columns |= {name: pd.Series(values, dtype=object) for name, values in facts.items()}
+    columns["notes"] = [printable("; ".join(entry.notes)) for entry in entries]
+    return Table(
+        frame=pd.DataFrame(columns),
+        metrics={printable(measure.column): measure.direction for measure in measures},
+    )
 
 
-def _field(entry: Entry, path: str) -> str | None:
-    if path in OWN:
-        value = value_of(entry, path)
-        return None if value is None else str(value)
-    if path in entry.differs:
-        return entry.differs[path]
-    return flow(value_of(entry, path)) if path in entry.run.recorded.config else None
+def _column_names(paths: Iterable[str], measures: Iterable[Measure]) -> dict[str, str]:
+    """Returns the column of each field: the shortest end of its path that is the name of no other column."""
+    others = ["run", *FACTS, "notes", *(measure.column for measure in measures)]
+    found = short_names([*others, *paths])
+    return {path: path if path in FACTS else printable(found[path]) for path in paths}
+
+
+def _fact(entry: Entry, name: str) -> Any:
+    value = FACTS[name](entry)
+    return math.nan if value is None else _shown(value)
+
+
+def _field(entries: Iterable[Entry], path: str) -> pd.Series:
+    """Returns the values of a field; NaN for a run that does not have it, which fulfils no condition but `!=`."""
+    configs = [entry.run.recorded.config for entry in entries]
+    values = [lines.value(config[path]) if path in config else math.nan for config in configs]
+    # Numbers stay as they were written, also beside what is missing, which `float64` would not do.
+    return pd.Series([_shown(value) for value in values], dtype=object)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    return flow(value) if isinstance(value, list | dict) else value
+
+
+# Which rows there are.
+
+
+def kept(table: Table, entries: Sequence[Entry], condition: str) -> Table:
+    """Returns the rows for which a condition holds, in the language of `DataFrame.query`.
+
+    Args:
+      table: the rows.
+      entries: their runs, in that order.
+      condition: on columns, and on any field of the configs by its path or the end of it.
+
+    Raises:
+      CompareError: it cannot be read, or names what is no column.
+    """
+    frame = table.frame.copy()
+
+    def named(match: re.Match[str]) -> str:
+        word = match[0].strip("`")
+        if word[0] in "'\"":
+            return word
+        if word not in frame and (path := _path_of(word, entries)) is not None:
+            frame[word] = _field(entries, path)
+        return word if word.isidentifier() or word not in frame else f"`{word}`"
+
+    text = _QUOTED_OR_NAME.sub(named, condition)
+    try:
+        rows = frame.query(text, engine="python", local_dict={}).index
+    except pd.errors.UndefinedVariableError as error:
+        first = str(error).split("'")[1].removeprefix("BACKTICK_QUOTED_STRING_")
+        words = [match[0] for match in _QUOTED_OR_NAME.finditer(condition)]
+        word = next((word for word in words if word.startswith(first)), first)
+        try:
+            path_of(word, entries, "--where")
+        except CompareError as unknown:
+            raise CompareError(f"{unknown} Text is written in quotes, '{word}'") from error
+        raise CompareError(f"--where={word}: write it between backticks") from error
+    except (KeyError, NotImplementedError, SyntaxError, TypeError, ValueError, AttributeError) as error:
+        why = "it says neither yes nor no" if isinstance(error, KeyError) else str(error).partition(" (<unknown>")[0]
+        how = "write it as for DataFrame.query of pandas, such as \"status == 'done' and learning_rate >= 0.001\""
+        raise CompareError(f"--where={condition}: {why}; {how}") from error
+    return dataclasses.replace(table, frame=table.frame.loc[rows])
+
+
+def _paths(entries: Iterable[Entry]) -> list[str]:
+    return list(dict.fromkeys(path for entry in entries for path in entry.run.recorded.config))
+
+
+def _ends(entries: Iterable[Entry]) -> list[str]:
+    return [*short_names(_paths(entries)).values()]
+
+
+def _path_of(name: str, entries: Iterable[Entry]) -> str | None:
+    """Returns the path that a name is, or is the end of; None if it is of none, or of several."""
+    paths = _paths(entries)
+    ends = [path for path in paths if path == name] or [path for path in paths if path.endswith(f".{name}")]
+    return ends[0] if len(ends) == 1 else None
+
+
+def path_of(name: str, entries: Sequence[Entry], flag: str) -> str:
+    """Returns the field that a name means: a fact of runs, a path, or the end of exactly one path of these runs.
+
+    Raises:
+      CompareError: no run has such a field, or several have this end.
+    """
+    if name in FACTS:
+        return name
+    if (found := _path_of(name, entries)) is not None:
+        return found
+    paths = _paths(entries)
+    if ends := [path for path in paths if path.endswith(f".{name}")]:
+        raise CompareError(f"{flag}={name}: several fields end so: {first_few(ends)}; write more of its path.")
+    hint = did_you_mean(name, [*FACTS, *paths, *_ends(entries)], otherwise=f"; beside fields: {', '.join(FACTS)}.")
+    raise CompareError(f"{flag}={name}: no run has such a field{hint}")
+
+
+# The order of rows, and groups.
 
 
 def ordered(table: Table, order: str | None) -> Table:
@@ -134,91 +198,55 @@ def ordered(table: Table, order: str | None) -> Table:
 
     Args:
       table: the rows.
-      order: title or key of a column; after a `-` the other way round.
+      order: name of a column; after a `-` the other way round.
 
     Raises:
       CompareError: there is no such column.
     """
-    name = (order or "").removeprefix("-")
-    if order is None:
-        chosen = next((i for i, column in enumerate(table.columns) if column.kind == "metric"), 0)
-    else:
-        known: dict[str, int] = {}
-        for i, column in enumerate(table.columns):  # its title, also without an arrow, its key, and the metric alone
-            metric = column.key.rpartition(":")[0] or column.key
-            for word in (column.title, column.title.rstrip(" ↑↓"), column.key, metric):
-                known.setdefault(word, i)
-        if name not in known:
-            near = nearest(name, known)
-            hint = f"; did you mean {near[0]}?" if near else f"; columns: {', '.join(c.title for c in table.columns)}"
-            raise CompareError(f"--sort={order}: there is no such column{hint}")
-        chosen = known[name]
-    falls = (table.columns[chosen].direction == "max") != (order or "").startswith("-")
-    there = [i for i, row in enumerate(table.rows) if not _is_missing(row[chosen])]
+    suffix = " mean" if table.is_grouped else ""
+    name = (order or next((f"{metric}{suffix}" for metric in table.metrics), table.frame.columns[0])).removeprefix("-")
+    name = f"{name}{suffix}" if name in table.metrics and suffix else name
+    if name not in table.frame:
+        near = nearest(name, table.frame.columns)
+        known = ", ".join(table.frame.columns.drop("notes", errors="ignore"))
+        hint = f"; did you mean {near[0]}?" if near else f"; columns: {known}"
+        raise CompareError(f"--sort={order}: there is no such column{hint}")
+    falls = table.metrics.get(name.removesuffix(suffix)) == "max"
+    is_rising = falls == (order or "").startswith("-")
 
-    def rank(i: int) -> tuple[bool, Any]:  # numbers before words
-        cell = table.rows[i][chosen]
-        with contextlib.suppress(ValueError):
-            return False, cell.mean if isinstance(cell, Spread) else float(cell)  # type: ignore[arg-type]
-        return True, cell
+    def rank(column: pd.Series) -> pd.Series:  # numbers as numbers, where all are
+        numbers = pd.to_numeric(column, errors="coerce")
+        return numbers if numbers.notna().equals(column.notna()) else column.astype(str).where(column.notna())
 
-    there.sort(key=rank, reverse=falls)
-    places = [*there, *(i for i, row in enumerate(table.rows) if _is_missing(row[chosen]))]
-    return dataclasses.replace(table, rows=[table.rows[i] for i in places], notes=[table.notes[i] for i in places])
+    frame = table.frame.sort_values(name, ascending=is_rising, na_position="last", kind="stable", key=rank)
+    return dataclasses.replace(table, frame=frame)
 
 
-def _is_missing(cell: Cell) -> bool:
-    number = cell.mean if isinstance(cell, Spread) else cell
-    return number is None or number == differing.NOT_THERE or (isinstance(number, float) and math.isnan(number))
+def grouped(table: Table, entries: Sequence[Entry], paths: Sequence[str]) -> Table:
+    """Returns a row for each combination of values of fields, with mean, deviation and count of each metric.
 
+    A mean is over the runs that have a number; `count` says how many these are, and `runs` how many the group has.
 
-def grouped(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequence[str]) -> Table:
-    """Returns a row for each combination of values of fields, with mean and deviation of each metric over its runs.
-
-    What else differs inside of groups, other than seeds, is said below, because a mean over it may mean little.
+    Args:
+      table: of runs.
+      entries: its runs, before some were left out.
+      paths: the fields, as `path_of` returns them.
     """
-    groups: dict[tuple[str | None, ...], list[Entry]] = {}
-    for entry in found:
-        groups.setdefault(tuple(_field(entry, field) for field in fields), []).append(entry)
-    names = short_names(fields)
-    columns = [
-        *(Column(key=field, title=printable(names[field]), kind="field") for field in fields),
-        *(Column(key=each.key, title=each.title, kind="metric", direction=each.direction) for each in measures),
-        Column(key="n", title="n", kind="fact"),
-        Column(key="status", title="status", kind="fact"),
-        Column(key=_TOOK, title="took", kind="fact", text=recorded.duration_text),
-    ]
-    rows = []
-    for values, members in groups.items():
-        statuses = collections.Counter(member.run.status for member in members).most_common()
-        took = _spread([member.run.recorded.duration_seconds for member in members])
-        rows.append(
-            [
-                *values,
-                *(_spread([each.of(member) for member in members]) for each in measures),
-                len(members),
-                ", ".join(f"{count} {status}" for status, count in statuses),
-                took and took.mean,
-            ]
-        )
-    varying: dict[str, None] = {}
-    for members in groups.values():
-        for path in dict.fromkeys(path for member in members for path in member.differs):
-            several = len({member.differs.get(path) for member in members}) > 1
-            if several and path not in fields and not is_seed(path):
-                varying[path] = None
-    remarks = []
-    if varying:
-        listed = first_few([*map(printable, short_names([*varying]).values())])
-        remarks = [f"inside of groups these fields differ too: {listed}"]
-    return Table(columns, rows, [()] * len(rows), remarks)
+    names = _column_names(paths, ())
+    frame = table.frame.drop(columns=[name for name in names.values() if name in table.frame])
+    kept = [entries[row] for row in frame.index]
+    for path, name in names.items():
+        values = pd.Series([_fact(entry, path) for entry in kept]) if path in FACTS else _field(kept, path)
+        frame[name] = values.set_axis(frame.index)
+    groups = frame.groupby([*names.values()], dropna=False, sort=False)
+    spreads = groups[[*table.metrics]].agg(["mean", "std", "count"]) if table.metrics else pd.DataFrame()
+    spreads.columns = [" ".join(column) for column in spreads.columns]
+    result = pd.concat([spreads, groups.size().rename("runs")], axis=1)
+    if "status" not in names:
+        result["status"] = groups["status"].agg(_counts)
+    result["took"] = groups["took"].agg(lambda seconds: seconds.astype(float).mean())
+    return Table(frame=result.reset_index(), metrics=table.metrics)
 
 
-def _spread(values: Sequence[float | None]) -> Spread | None:
-    numbers = [value for value in values if value is not None]
-    if not numbers:
-        return None
-    if not all(map(math.isfinite, numbers)):
-        return Spread(math.nan, math.nan if len(numbers) > 1 else None, len(numbers))
-    deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
-    return Spread(statistics.fmean(numbers), deviation, len(numbers))
+def _counts(statuses: pd.Series) -> str:
+    return ", ".join(f"{count} {status}" for status, count in statuses.value_counts().items())

@@ -10,6 +10,7 @@ Does not own: reading run directories (`runs/recorded.py`), what differs (`runs/
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import textwrap
 import time
@@ -24,18 +25,22 @@ from official_trainer.shown import printable, shorten
 if TYPE_CHECKING:
     from official_trainer.runs.recorded import RecordedRun
 
-USAGE = "[DIR] [--sort=COLUMN] [--json]"
+USAGE = "[DIR] [--sort=COLUMN] [--watch|--json]"
 EXAMPLES = (
     ("official-trainer runs", "the runs of the workspace, the newest first"),
     ("official-trainer runs runs/sweep --sort=best", "those below a folder, the best first"),
+    ("official-trainer runs --watch", "the same, followed while runs go on"),
     ("official-trainer runs --json", "the same for a program"),
 )
 NEXT = ("official-trainer show runs/digits", "the values that a run used")
 
-_HEADINGS = ("run", "experiment", "status", "step", "best", "age", "took")
+_HEADINGS = ("run", "experiment", "status", "step", "best", "age", "took", "differs")
+_OPTIONAL = ("age", "experiment", "took")
+"""Columns that a narrow terminal has no room for, the first one to go first; `--json` has them."""
+
 _BELOW = " " * 4
 _MOST_DIFFERENCES, _LONGEST_VALUE = 10, 32
-_ENDLESS = 10**6
+_WATCH_SECONDS = 3.0
 _COLOURS: Mapping[str, terminal.Colour] = {
     "done": "green",
     "running": "cyan",
@@ -52,6 +57,7 @@ def add_flags(parser: flags.Parser) -> None:
     choices = tuple(_ORDERS)
     parser.value("sort", "COLUMN", f"one of {', '.join(choices)} (default: {choices[0]})", choices=choices)
     parser.output_group()
+    parser.switch("watch", "show the table again every few seconds, until Ctrl-C")
     parser.switch("json", "print JSON, with paths of fields and times in seconds")
 
 
@@ -59,29 +65,61 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints a row for each run.
 
     Raises:
-      UsageError: the folder is not there, or cannot be read without TensorFlow.
+      UsageError: the folder is not there, or cannot be read without TensorFlow; or stdout cannot be redrawn.
     """
-    from official_trainer.runs import differing, recorded
+    from official_trainer.runs import differing
+
+    directory = folder_of(arguments)
+    if arguments.watch:
+        if arguments.json:
+            raise UsageError("--watch and --json exclude each other; leave one out")
+        if terminal.width() is None:
+            raise UsageError("--watch redraws a terminal, and stdout is none; leave the flag out")
+        return _watch(directory, arguments)
+    found = _found(directory, arguments)
+    if arguments.json:
+        import json
+
+        fields = differing.differing(found)
+        rows = [_as_json(run, differs) for run, differs in zip(found, fields, strict=True)]
+        print(json.dumps({"directory": directory, "runs": rows}, indent=2))
+    else:
+        print("\n".join(_lines(directory, found, terminal.table_width())))
+    return 0
+
+
+def _found(directory: str, arguments: argparse.Namespace) -> list[RecordedRun]:
+    from official_trainer.runs import recorded
 
     order = arguments.sort or next(iter(_ORDERS))
-    directory = folder_of(arguments)
     try:
-        found = sorted(recorded.find(directory, now_seconds=_now_seconds()), key=_ORDERS[order])
+        return sorted(recorded.find(directory, now_seconds=_now_seconds()), key=_ORDERS[order])
     except OSError as error:
         reason = files.as_denied(error) or files.reason_of(error)
         what = f"the folder {directory} cannot be listed: {reason}; name a folder of runs"
         raise UsageError(what) from error
-    fields = differing.differing(found)
-    if arguments.json:
-        import json
 
-        rows = [_as_json(each, differs) for each, differs in zip(found, fields, strict=True)]
-        print(json.dumps({"directory": directory, "runs": rows}, indent=2))
-    elif found:
-        for line in _table(found, fields, directory, terminal.table_width() or _ENDLESS):
-            print(line)
-    else:
-        print(printable(f"no runs in {directory}; `official-trainer train EXPERIMENT` makes one"))
+
+def _lines(directory: str, found: Sequence[RecordedRun], width: int | None) -> list[str]:
+    from official_trainer.runs import differing
+
+    if found:
+        return _table(found, differing.differing(found), directory, width)
+    return [printable(f"no runs in {directory}; `official-trainer train EXPERIMENT` makes one")]
+
+
+def _watch(directory: str, arguments: argparse.Namespace) -> int:
+    """Redraws the table until Ctrl-C, which ends it well; as many lines as the terminal has are shown."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(width=terminal.width(), highlight=False)
+    with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+        while True:
+            lines = _lines(directory, _found(directory, arguments), terminal.width())
+            live.update(Text.from_ansi("\n".join(lines)), refresh=True)
+            time.sleep(_WATCH_SECONDS)
     return 0
 
 
@@ -139,38 +177,42 @@ def _now_seconds() -> float:
     return time.time()
 
 
-def _table(runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], directory: str, width: int) -> list[str]:
+def _table(
+    runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], directory: str, width: int | None
+) -> list[str]:
     """Returns the lines of the table; what differs stands below each run where there is no room beside it."""
+    from rich.text import Text
+
     from official_trainer.config.text import short_names
 
-    cells = [_HEADINGS, *(_cells(run, directory, _now_seconds()) for run in runs)]
-    shown = [i for i in range(len(_HEADINGS)) if i == 0 or any(row[i] for row in cells[1:])]
     names = short_names(path for differs in fields for path in differs)
-    rest = []
+    cells = []
     for differs, run in zip(fields, runs, strict=True):
         words = [f"{printable(names[path])}={shorten(value, _LONGEST_VALUE)}" for path, value in differs.items()]
         more = [f"and {len(words) - _MOST_DIFFERENCES} more"] if len(words) > _MOST_DIFFERENCES else []
-        rest.append(" ".join([*words[:_MOST_DIFFERENCES], *more, *(f"({printable(note)})" for note in run.notes)]))
-    lines = terminal.columns([[row[i] for i in shown] for row in cells])
-    start = max(map(len, lines)) + 2
-    beside = start + max(map(len, rest)) <= width
-    heading = f"{lines[0]:<{start}}differs" if beside and any(rest) else lines[0]
-    table = [terminal.paint(heading, "bold")]
-    below = textwrap.TextWrapper(width, initial_indent=_BELOW, subsequent_indent=_BELOW, break_on_hyphens=False)
-    below.break_long_words = False
-    for run, line, text in zip(runs, lines[1:], rest, strict=True):
-        padding = " " * (start - len(line))
-        table.append(f"{_painted(line, run)}{padding}{text}".rstrip() if beside else _painted(line, run))
-        if text and not beside:
-            table += below.wrap(text)
+        rest = " ".join([*words[:_MOST_DIFFERENCES], *more, *(f"({printable(note)})" for note in run.notes)])
+        cells.append(dict(zip(_HEADINGS, (*_cells(run, directory, _now_seconds()), rest), strict=True)))
+    shown = [name for name in _HEADINGS if name == "run" or any(row[name] for row in cells)]
+
+    def drawn() -> list[str]:
+        statuses = [{"status": Text(run.status, _COLOURS.get(run.status, ""))} for run in runs]
+        rows: list[dict[str, str | Text]] = [{**row, **status} for row, status in zip(cells, statuses, strict=True)]
+        return terminal.table(shown, [[row[name] for name in shown] for row in rows])
+
+    lines = drawn()
+    for name in ("differs", *_OPTIONAL):
+        if width is None or max(Text.from_ansi(line).cell_len for line in lines) <= width:
+            break
+        if name in shown:
+            shown.remove(name)
+            lines = drawn()
+    if "differs" in shown or width is None:
+        return lines
+    table = lines[:1]
+    for line, row in zip(lines[1:], cells, strict=True):
+        below = textwrap.wrap(row["differs"], width - len(_BELOW), break_long_words=False, break_on_hyphens=False)
+        table += [line, *(f"{_BELOW}{part}" for part in below)]
     return table
-
-
-def _painted(line: str, run: RecordedRun) -> str:
-    """Returns a line with the status in its colour; the name is left as it is."""
-    colour = _COLOURS.get(run.status)
-    head, mark, tail = line.rpartition(f"  {run.status}  ")
-    return f"{head}  {terminal.paint(run.status, colour)}  {tail}" if mark and colour else line
 
 
 def _cells(run: RecordedRun, directory: str, now_seconds: float) -> tuple[str, ...]:

@@ -13,15 +13,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-
-if TYPE_CHECKING:
-    from official_trainer.reports.find_lr import RateCurve
 
 USAGE = "EXPERIMENT|--experiment=NAME [--steps=N] [--output=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
@@ -30,8 +25,6 @@ EXAMPLES = (
     ("official-trainer find-lr digits_cnn trainer.optimizer_config.optimizer.type=sgd", "with another optimizer"),
 )
 NEXT = ("official-trainer train digits_cnn", "train, with what it prints")
-
-_ROWS, _BAR = 12, 30
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -45,7 +38,7 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the curve as a table and the suggestion as a setting, and writes both files.
+    """Prints the suggestion as a setting, and writes the picture and the numbers.
 
     Raises:
       UsageError: a flag has an invalid value.
@@ -64,27 +57,20 @@ def run(arguments: argparse.Namespace) -> int:
     job = target.job_of(found, arguments, "train")
     curve = find_lr.search(job, lowest=lowest, highest=highest, num_steps=steps)
 
-    marks = {name: rate for name, rate in (("valley", curve.valley), ("steepest", curve.steepest)) if rate is not None}
-    if not arguments.quiet:
-        print("\n".join(_table(curve, marks)))
     files.make_dirs(output)
     files.write_text_atomically(os.path.join(output, "curve.jsonl"), curve.jsonl())
     if has_loss := any(map(math.isfinite, curve.losses)):
-        drawing = curve.svg(f"{found.experiment}: loss over a rising learning rate", marks)
+        drawing = curve.svg(f"{found.experiment}: loss over a rising learning rate")
         files.write_text_atomically(os.path.join(output, "plot.svg"), drawing)
-    if (rate := curve.valley) is None:
-        why = "the loss is not finite at any rate; `train --overfit_batches=1` says more"
-        if has_loss:
-            why = (
-                "the loss did not fall further than it scatters. Try more --steps, a larger batch, or "
-                "`train --overfit_batches=1`, which shows whether the model can learn at all"
-            )
-        terminal.show(f"no suggestion: {why}")
-    else:
+    if (rate := curve.valley) is not None:
         terminal.show(f"suggestion: {find_lr.suggestion(found.resolved, rate)}")
-        terminal.show(f"it lies in the longest fall of the loss; the steepest place is at {marks['steepest']:.2g}")
-    if note := find_lr.caution(found.resolved):
-        terminal.report_error(note, "note", "dim")
+    elif has_loss:
+        terminal.show(
+            "no suggestion: the loss did not fall further than it scatters. Try more --steps, a larger batch, or "
+            "`train --overfit_batches=1`, which shows whether the model can learn at all"
+        )
+    else:
+        terminal.show("no suggestion: the loss is not finite at any rate; `train --overfit_batches=1` says more")
     terminal.show(f"curve: {os.path.join(output, 'plot.svg' if has_loss else 'curve.jsonl')}")
     return 0
 
@@ -98,20 +84,3 @@ def _rate(arguments: argparse.Namespace, name: str, default: float) -> float:
     if not 0 < rate < math.inf:
         raise UsageError(f"--{name}={text}: expected a rate above 0, such as {default:g}")
     return rate
-
-
-def _table(curve: RateCurve, marks: Mapping[str, float]) -> list[str]:
-    """Returns some steps, evenly chosen and those of the suggestions, with their smoothed losses as bars."""
-    last = len(curve.rates) - 1
-    chosen = {round(i * last / (_ROWS - 1)) for i in range(_ROWS)} | {
-        curve.rates.index(rate) for rate in marks.values()
-    }
-    finite = [loss for loss in curve.smoothed if math.isfinite(loss)]
-    top = max([abs(loss) for loss in finite[: max(1, len(finite) * 3 // 4)]], default=1.0) or 1.0
-    rows = [("step", "learning rate", "loss", "")]
-    for i in sorted(chosen):
-        loss, names = curve.smoothed[i], [name for name, rate in marks.items() if rate == curve.rates[i]]
-        size = min(_BAR, round(_BAR * abs(loss) / top)) if math.isfinite(loss) else 0
-        bar = "█" * size + (f" ← {', '.join(names)}" if names else "")
-        rows.append((str(i + 1), f"{curve.rates[i]:.2e}", f"{loss:.4g}", bar))
-    return terminal.columns(rows)

@@ -1,7 +1,7 @@
 """Write a page about runs or a sweep, to read, send or print.
 
-It has a summary in words, the table of the runs, their curves, what differs, where the time went, pictures,
-checkpoints and, of a sweep, what matters. The page loads nothing.
+It has a summary, the table of the runs, their curves, what differs, where the time went,
+checkpoints and, of a sweep, which fields matter. The page loads nothing.
 
 Owns: `report`. Does not own: the page (`reports/`).
 """
@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from official_trainer import files
 from official_trainer.cli import flags, terminal
@@ -24,7 +22,7 @@ USAGE = "RUN|SWEEP … [--output=FILE]"
 EXAMPLES = (
     ("official-trainer report runs/digits --output=report.html", "a page about one run"),
     ("official-trainer report runs --output=report.html", "all runs below a folder beside each other"),
-    ("official-trainer report runs/sweep", "a sweep, with what matters in it"),
+    ("official-trainer report runs/sweep", "a sweep, with which fields matter"),
 )
 NEXT = ("official-trainer runs", "the runs in a table on the terminal")
 
@@ -52,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     output = os.path.expanduser(_OUTPUT if arguments.output is None else arguments.output)
     if not output:
         raise UsageError("--output is empty: is a variable not set? Name a file, or leave the flag out")
-    from official_trainer.reports import page
+    from official_trainer.reports import content, page
 
     try:
         with open(output, "rb") as file:  # before anything is read
@@ -63,23 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--output={output} cannot be written: {files.reason_of(error)}; name another file") from error
     if head and page.MARK.encode() not in head:
         raise UsageError(f"--output={output} is no report, and would be lost; name another file, or delete it")
-    content = _content(paths)
-    text = page.render(content)
+    shown = content.of(paths, now_seconds=_now_seconds())
+    text = page.render(shown)
     try:
         files.write_text_atomically(output, text)
     except OSError as error:
         what = f"--output={output} cannot be written: {files.reason_of(error)}; name another file"
         raise files.as_storage_error(error, output) or UsageError(what) from error
-    terminal.show(f"{output}: {printable(content['title'])}, {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
+    terminal.show(f"{output}: {printable(shown['title'])}, {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
     return int(ExitCode.DONE)
-
-
-def _content(paths: Sequence[str]) -> Mapping[str, Any]:
-    from official_trainer.reports import content, gathered
-
-    now_seconds = _now_seconds()
-    found = gathered.gather(paths, now_seconds=now_seconds)
-    return content.of(found, now_seconds=now_seconds)
 
 
 def _now_seconds() -> float:

@@ -8,19 +8,16 @@ import functools
 import json
 import math
 import os
-import shutil
 from pathlib import Path
 
 from official_trainer.files import PARAMS_FILE
 from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.tracking.record import RunRecord
+from official_trainer.tracking.record import RunRecord, mark_pruned
 from official_trainer.tracking.tensorboard import TensorBoardTracker
-from tests import ROOT
 
 NOW = 1_790_000_000
 HOUR = 3600
-EARLIER = ROOT / "tests" / "data" / "earlier"
-
+RATE = "trainer.optimizer_config.learning_rate.constant.learning_rate"
 PARAMS = """\
 # experiment: {experiment}
 task:
@@ -28,8 +25,6 @@ task:
     type: mlp
     mlp:
       hidden: [8]  # experiment
-  train_data:
-    global_batch_size: 64
 runtime:
   seed: {seed}  # --set
 trainer:
@@ -47,26 +42,16 @@ trainer:
         learning_rate: {rate}  # configs/rate.yaml:3
 """
 GARDENS = """\
-runtime:
-  loss_scale: null
-task:
-  model:
-    filters:
-    - 4
-    - 8
 trainer:
   best_checkpoint_eval_metric: accuracy
   best_checkpoint_export_subdir: best_ckpt
   best_checkpoint_metric_comp: higher
   train_steps: 40
 """
-
 TIME = {
     "restarts": 0,
-    "restart_seconds": 0.0,
     "wall_seconds": 100.0,
     "seconds": {"start": 10.0, "steps": 80.0, "evaluation": 5.0, "save": 5.0},
-    "fractions": {"start": 0.1, "steps": 0.8, "evaluation": 0.05, "save": 0.05},
     "steps": 40,
     "examples": 2560,
 }
@@ -77,44 +62,26 @@ def accuracy(seed, step):
     return round(0.5 + 0.4 * (1 - math.exp(-step / 15)) + 0.001 * seed, 6)
 
 
-def write_run(folder, *, code=0, step=40, seed=1, experiment="digits", error=None, **fields):
-    """Writes a run up to `step`; until its end with an exit code, unless `code` is None.
-
-    Args:
-      folder: of the run; made if it is not there.
-      code: exit code.
-      step: the last one.
-      seed: of the config, and of the numbers.
-      experiment: its name.
-      error: the message that ended it.
-      fields: `optimizer` and `rate` of the config.
-    """
+def write_run(folder, *, code=0, step=40, seed=1, experiment="digits", error=None, optimizer="adam", rate=0.001):
+    """Writes a run up to `step`; until its end with an exit code, unless `code` is None."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PARAMS_FILE).write_text(
-        PARAMS.format(**{"experiment": experiment, "seed": seed, "optimizer": "adam", "rate": 0.001, **fields})
-    )
+    params = PARAMS.format(experiment=experiment, seed=seed, optimizer=optimizer, rate=rate)
+    (folder / PARAMS_FILE).write_text(params)
     times = iter([NOW - 3 * HOUR, *[NOW - HOUR] * 1000])
-    launch = {
-        "experiment": experiment,
-        "mode": "train_and_eval",
-        "argv": ["official-trainer", "train", experiment, f"runtime.seed={seed}"],
-        "imports": [],
-        "config_digest": f"{seed:012x}",
-    }
+    launch = {"experiment": experiment, "mode": "train_and_eval", "argv": [], "imports": [], "config_digest": "0"}
     record = RunRecord(str(folder), launch, clock=lambda: next(times))
     record.start()
-    record.note(devices=["/device:CPU:0"], input={"replicas": 1, "pipelines": 1, "order": "global"})
-    record.note(git_revision="1" * 40)
+    record.note(devices=["/device:CPU:0"], input={"replicas": 1, "pipelines": 1}, git_revision="1" * 40)
     record.set_span(0, 40)
     write_rows(folder, step, seed=seed)
     record.phase("train", step)
-    if evaluated := [*range(10, step + 1, 10)]:
-        best = max(evaluated, key=lambda each: accuracy(seed, each))
-        record.set_best("accuracy", accuracy(seed, best), best)
+    evaluated = step // 10 * 10
+    if evaluated:
+        record.set_best("accuracy", accuracy(seed, evaluated), evaluated)
     if code is not None:
         record.note(time={"attempts": [TIME], "total": TIME})
-        final = {"accuracy": accuracy(seed, evaluated[-1]), "validation_loss": 0.5} if evaluated else None
+        final = {"accuracy": accuracy(seed, evaluated), "validation_loss": 0.5} if evaluated else None
         record.finish(code, final if code == 0 else None, error=error)
     return folder
 
@@ -154,12 +121,6 @@ def running(folder):
     os.utime(folder / ".lock.json", (NOW - 5, NOW - 5))
 
 
-def before_its_first_step(folder):
-    write_run(folder, code=None, step=0)
-    (folder / ".lock.json").write_text("{}")
-    os.utime(folder / ".lock.json", (NOW - 5, NOW - 5))
-
-
 def died(folder):
     write_run(folder, code=None, step=20)
     change(folder, "status.json", host="elsewhere")
@@ -169,82 +130,44 @@ def preempted(folder):
     write_run(folder, code=143, step=20)
 
 
+def pruned(folder):
+    write_run(folder, code=143, step=20)
+    mark_pruned(str(folder))
+
+
 def failed(folder):
     write_run(folder, code=1, step=20, error="ValueError: the label 11 is no class\nof the model")
-    (folder / "traceback.txt").write_text("Traceback (most recent call last):\nValueError: <b>11</b>\n")
 
 
 def stalled(folder):
     write_run(folder, code=5, step=20, error="no step for 600 s")
-    (folder / "stall-0.txt").write_text("Thread 0x1\n  File 'x.py', line 1\n")
 
 
 def not_finite(folder):
     write_run(folder, code=4, step=20, error="the loss is NaN at step 25")
     append(folder, '{"step": 25, "split": "train", "time": 1, "training_loss": "NaN", "learning_rate": "Infinity"}', "")
-    (folder / "non_finite" / "step-25").mkdir(parents=True)
-
-
-def refused_restart(folder):
-    write_run(folder, code=143, step=20)
-    change(folder, "status.json", phase="refused", exit_code=2, error="another config")
-
-
-def stopped_early(folder):
-    write_run(folder, step=30)
-    change(folder, stopped_early="early_stopping: accuracy has not improved for 3 evaluations")
 
 
 def restarted(folder):
     """It was killed after step 30, went on from step 20, and what it had recorded in between is still there."""
-    write_run(folder)
-    (folder / "metrics.jsonl").unlink()
-    write_rows(folder, 30, seed=7)
-    kept = (folder / "metrics.jsonl").read_text()
-    (folder / "metrics.jsonl").unlink()
-    write_rows(folder, 40, since=20)
-    (folder / "metrics.jsonl").write_text(kept + (folder / "metrics.jsonl").read_text())
-    change(folder, restarts=1, restarted="2026-09-21T12:00:00+00:00")
+    write_run(folder, step=30, seed=7)
+    write_rows(folder.parent / folder.name, 40, since=20)
 
 
 def with_evaluator(folder):
     """A process beside it evaluates its checkpoints."""
     write_run(folder)
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "continuous_eval").mkdir()
-    own = [line for line in lines if '"validation"' not in line]
-    its = [line for line in lines if '"validation"' in line]
-    (folder / "continuous_eval" / "metrics.jsonl").write_text("\n".join(its) + "\n")
-    (folder / "metrics.jsonl").write_text("\n".join(own) + "\n")
+    for place, is_its in (("continuous_eval", True), ("", False)):
+        text = "".join(line for line in lines if ('"validation"' in line) == is_its)
+        (folder / place / "metrics.jsonl").write_text(text)
 
 
 def by_a_rule(folder):
     """Several numbers together decide which checkpoint is the best."""
     write_run(folder)
     change(folder, best={"metric": "reading", "value": {"right": 0.9, "sure_of_wrong": 0.1}, "step": 30})
-
-
-def of_an_earlier_version(folder):
-    shutil.copytree(EARLIER / "run", folder)
-
-
-def of_a_much_earlier_version(folder):
-    """Without what was added since: times of rows, the account of time, what the best is."""
-    write_run(folder)
-    content = json.loads((folder / "run.json").read_text())
-    for name in ("time", "input", "best", "imports", "workspace", "config_digest", "devices"):
-        content.pop(name, None)
-    (folder / "run.json").write_text(json.dumps(content))
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    rows = [{name: value for name, value in json.loads(line).items() if name != "time"} for line in lines]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def of_a_later_version(folder):
-    """With rows and fields that this version does not know."""
-    write_run(folder)
-    change(folder, format={"version": 9}, steps={"start": 0, "current": 40, "end": 40, "planned": [1]})
-    append(folder, '{"step": 40, "split": "more", "time": 1, "note": "text", "nested": {"a": 1}, "loss": 1}', "")
 
 
 # Files that are damaged, or not there.
@@ -273,19 +196,13 @@ def empty_metrics(folder):
 
 
 def unreadable_metrics(folder):
-    write_run(folder)
-    (folder / "metrics.jsonl").unlink()
+    without_metrics(folder)
     (folder / "metrics.jsonl").mkdir()
 
 
 def half_a_record(folder):
     write_run(folder)
     (folder / "run.json").write_text((folder / "run.json").read_text()[:50])
-
-
-def half_a_status(folder):
-    write_run(folder, code=143, step=20)
-    (folder / "status.json").write_text('{"phase": ')
 
 
 def changed_record(folder):
@@ -298,30 +215,16 @@ def numbers_out_of_range(folder):
     write_run(folder)
     seconds = {"steps": math.inf, "input": -1e308, "start": 10**400, "save": 5.0}
     total = {"seconds": seconds, "examples": 10**400, "steps": -1, "restarts": "x", "wall_seconds": math.inf}
-    steps = {"start": 0, "current": 10**30, "end": -1}
-    times = {"started": "0001-01-01T00:00:00+00:00", "finished": "9999-12-31T23:59:59+00:00"}
-    best = {"metric": "accuracy", "value": 0.5, "step": 10**400}
+    best, steps = {"metric": "accuracy", "value": 0.5, "step": 10**400}, {"start": 0, "current": 10**30, "end": -1}
     change(folder, git_revision=[math.nan], restarts=math.inf, versions={"python": math.nan, "keras": [1]})
-    change(folder, steps=steps, time={"attempts": [{"verdict": 5}], "total": total}, best=best, **times)
-    change(folder, "status.json", step=2**70)
+    change(folder, steps=steps, time={"attempts": [{"verdict": 5}], "total": total}, best=best)
     row = '{"step": %d, "split": "validation", "time": %d, "accuracy": %s}'
     append(folder, row % (-3, 5, 1), row % (10**400, 5, 1), row % (50, 10**400, 10**400), row % (60, -1, 1e308), "")
-
-
-def without_record(folder):
-    write_run(folder)
-    for name in ("run.json", "status.json"):
-        (folder / name).unlink()
 
 
 def without_config(folder):
     write_run(folder)
     (folder / PARAMS_FILE).unlink()
-
-
-def unreadable_config(folder):
-    without_config(folder)
-    (folder / PARAMS_FILE).mkdir()
 
 
 def damaged_config(folder):
@@ -341,28 +244,21 @@ def damaged_events(folder):
         path.write_bytes(path.read_bytes()[:-5] + b"\x01" * 40)
 
 
-# What another program left.
+# What is not a run of ours alone.
 
 
 def garden(folder):
     """A run of Model Garden's driver."""
     (folder / "best_ckpt").mkdir(parents=True)
     (folder / PARAMS_FILE).write_text(GARDENS)
-    (folder / "ckpt-40.index").touch()
-    (folder / "best_ckpt" / "best_ckpt-3.index").touch()
+    for name in ("ckpt-40.index", "best_ckpt/best_ckpt-3.index"):
+        (folder / name).touch()
     (folder / "best_ckpt" / "info.json").write_text('{"accuracy": 0.75, "best_ckpt_global_step": 30.0}')
     board = TensorBoardTracker(str(folder), describes=None)
     for step in range(10, 50, 10):
         board.log("train", step, {"training_loss": 2.0 / step})
         board.log("validation", step, {"accuracy": accuracy(1, step)})
     board.close()
-    os.utime(folder / PARAMS_FILE, (NOW - 2 * HOUR, NOW - 2 * HOUR))
-
-
-def garden_without_events(folder):
-    garden(folder)
-    for name in ("train", "validation"):
-        shutil.rmtree(folder / name)
 
 
 def checkpoints_alone(folder):
@@ -379,22 +275,10 @@ def empty(folder):
     folder.mkdir()
 
 
-# Runs in folders of their own kind.
-
-
 def sweep(folder):
-    """Two complete trials, one that failed and one that was pruned."""
-    from official_trainer.sweeps import trial as trials  # so that the other kinds need no sweeps
-
-    states = {"complete": (0, 40), "pruned": (0, 20), "failed": (1, 20)}
-    for number, state in enumerate(["complete", "complete", "pruned", "failed"]):
-        code, step = states[state]
-        rate = 0.001 * (number + 1)
-        place = Path(trials.directory(str(folder), number)) / trials.RUN
-        write_run(place, code=code, step=step, seed=number, rate=rate)
-        path = "trainer.optimizer_config.learning_rate.constant.learning_rate"
-        ended = {"value": accuracy(number, 40)} if state == "complete" else {"reason": "as a test"}
-        trials.write(str(folder), trials.Trial(number=number, values={path: rate}, state=state, step=step, **ended))
+    """The runs of two complete trials, of one that was pruned and of one that failed."""
+    for number, make in enumerate((done, done, pruned, failed)):
+        make(folder / "trials" / str(number) / "run")
 
 
 def nested(folder):
@@ -403,28 +287,17 @@ def nested(folder):
 
 
 def linked(folder):
-    """A link to a run elsewhere, and one in a circle."""
-    target = write_run(folder.parent / f".{folder.name}-target")
-    folder.symlink_to(target)
+    """A link to a run elsewhere."""
+    folder.symlink_to(write_run(folder.parent / f".{folder.name}-target"))
 
 
 KINDS = {
-    each.__name__: each
-    for each in (
-        *(done, running, before_its_first_step, died, preempted, failed, stalled, not_finite, refused_restart),
-        *(stopped_early, restarted, with_evaluator, by_a_rule),
-        *(of_an_earlier_version, of_a_much_earlier_version, of_a_later_version),
-        *(half_a_row, damaged_rows, without_metrics, empty_metrics, unreadable_metrics, half_a_record, half_a_status),
-        *(
-            changed_record,
-            numbers_out_of_range,
-            without_record,
-            without_config,
-            unreadable_config,
-            damaged_config,
-            damaged_checkpoint,
-        ),
-        *(damaged_events, garden, garden_without_events, checkpoints_alone, no_run, empty, sweep, nested, linked),
+    make.__name__: make
+    for make in (
+        *(done, running, died, preempted, pruned, failed, stalled, not_finite, restarted, with_evaluator, by_a_rule),
+        *(half_a_row, damaged_rows, without_metrics, empty_metrics, unreadable_metrics, half_a_record, changed_record),
+        *(numbers_out_of_range, without_config, damaged_config, damaged_checkpoint, damaged_events, garden),
+        *(checkpoints_alone, no_run, empty, sweep, nested, linked),
     )
 }
 HOSTILE = {
@@ -432,6 +305,28 @@ HOSTILE = {
     "\x1b[31mred & \\textbf{x} | `_` 100 %": functools.partial(write_run, experiment="\x1b[2J"),
 }
 """Names that a page, a terminal or a table would obey."""
+
+SUMMARY = {
+    "objectives": [{"metric": "accuracy", "direction": "maximize"}],
+    "counts": {"complete": 2, "pruned": 1, "failed": 1},
+    "best": [1],
+    "importance": {RATE: 0.75, "runtime.seed": 0.25},
+    "trials": [
+        {"number": number, "state": state, "values": values, "params": {RATE: 0.01}, "run": f"trials/{number}/run"}
+        for number, (state, values) in enumerate(
+            [("complete", [0.5]), ("complete", [0.75]), ("pruned", [0.25]), ("failed", None)]
+        )
+    ],
+}
+"""What `sweeps.results.summary` says of the runs of `sweep`."""
+
+
+def stand_in_for_sweeps(monkeypatch, directory):
+    """Has `sweeps.results` say `SUMMARY` of a directory, so that tests of pages need no study."""
+    from official_trainer.sweeps import results
+
+    monkeypatch.setattr(results, "is_sweep", lambda path: path == str(directory), raising=False)
+    monkeypatch.setattr(results, "summary", lambda path: SUMMARY, raising=False)
 
 
 def refuse_to_list(monkeypatch, name):

@@ -32,11 +32,9 @@ def falling(scatter=0.0, start=1e-4, end=1e-1):
 
 
 @pytest.mark.parametrize("scatter", [0.0, 0.02, 0.1])
-def test_both_suggestions_lie_where_the_loss_falls(scatter):
+def test_the_suggestion_lies_where_the_loss_falls(scatter):
     """N36: in the fall, not at its end, with losses that scatter too."""
-    curve = curve_of(falling(scatter))
-    assert 1e-4 < curve.valley < 5e-2
-    assert 1e-4 < curve.steepest < 1e-1
+    assert 1e-4 < curve_of(falling(scatter)).valley < 5e-2
 
 
 def test_the_valley_is_the_middle_of_the_longest_fall():
@@ -74,9 +72,7 @@ def test_negative_losses():
 )
 def test_nothing_is_suggested_where_the_loss_does_not_fall(losses):
     """N36: no fall that is larger than the scatter, no suggestion."""
-    curve = curve_of(losses)
-    assert curve.valley is None
-    assert curve.steepest is None
+    assert curve_of(losses).valley is None
 
 
 def test_the_numbers_as_json_lines():
@@ -90,6 +86,7 @@ def test_the_numbers_as_json_lines():
 def test_the_picture(losses):
     """N36: an SVG with both curves and what is suggested, of almost nothing too; text is text."""
     curve = curve_of(losses)
-    drawn = ElementTree.fromstring(curve.svg("<b> & $co", {"valley": 0.002}))
-    texts = ["".join(each.itertext()) for each in drawn.iter() if each.tag.endswith("text")]
-    assert {"<b> & $co", "each step", "smoothed", "valley 0.002", "learning rate", "loss"} <= set(texts)
+    drawn = ElementTree.fromstring(curve.svg("<b> & $co"))
+    texts = ["".join(line.itertext()) for line in drawn.iter() if line.tag.endswith("text")]
+    assert {"<b> & $co", "each step", "smoothed", "learning rate", "loss"} <= set(texts)
+    assert any(text.startswith("suggested: 0.0") for text in texts) == (len(losses) > 20)

@@ -1,4 +1,4 @@
-"""The file of a report: nothing in it comes from outside, and no text of a run is markup."""
+"""A page: what its sections hold; nothing in it comes from outside, and no text of a run is markup."""
 
 import base64
 import hashlib
@@ -6,8 +6,117 @@ import html.parser
 import json
 import re
 
-from official_trainer.reports import content, gathered, page
+import pytest
+
+from official_trainer.reports import content, page
+from official_trainer.reports.opened import NoRunError
 from tests.support.reports import kinds
+
+
+def held(*paths):
+    return content.of([str(path) for path in paths], now_seconds=kinds.NOW)
+
+
+# What it holds.
+
+
+def test_the_best_run_is_the_first_and_names_are_short(tmp_path):
+    """N22: runs are ranked by the metric of their best checkpoints, in its direction; facts say which is the best."""
+    for seed in (1, 3, 2):
+        kinds.write_run(tmp_path / "group" / f"seed_{seed}", seed=seed)
+    found = held(tmp_path)
+    assert [run["name"] for run in found["runs"]] == ["seed_3", "seed_2", "seed_1"]
+    assert found["metric"] == {"name": "accuracy", "direction": "max"}
+    assert (found["runs"][0]["best"], found["runs"][0]["best_step"]) == (kinds.accuracy(3, 40), 40)
+    assert found["runs"][0]["differs"] == {"runtime.seed": "3"}
+    assert found["facts"][:2] == [
+        ("Runs", "3", "3 done"),
+        ("Best accuracy", f"{kinds.accuracy(3, 40):.4g}", "higher is better, step 40, seed_3"),
+    ]
+    assert held(tmp_path / "group" / "seed_1", tmp_path)["title"] == "3 runs of digits", "each run counts once"
+    for params in tmp_path.glob("*/*/params.yaml"):
+        params.write_text(params.read_text().replace("comp: higher", "comp: lower"))
+    assert [run["name"] for run in held(tmp_path)["runs"]] == ["seed_1", "seed_2", "seed_3"]
+
+
+def test_one_run_has_its_whole_config_and_its_checkpoints(tmp_path):
+    """N22: each value with what set it; of a run without an evaluation all else is there."""
+    kinds.write_run(tmp_path / "run", step=5, code=143)
+    kinds.damaged_checkpoint(tmp_path / "other")
+    for path in (tmp_path / "other").glob("ckpt-*"):
+        path.rename(tmp_path / "run" / path.name)
+    found = held(tmp_path / "run")
+    assert found["facts"][0] == ("Status", "preempted", "step 5 of 40")
+    assert ["runtime.seed", "1", "--set"] in found["config"]
+    assert found["checkpoints"][0]["kind"].startswith("latest, damaged: ")
+    assert (found["runs"][0]["best"], found["checkpoints"][0]["path"]) == (None, "run/ckpt-40")
+
+
+def test_what_a_reader_has_to_know(tmp_path):
+    """N22: changes that were not committed, steps that wait for data, and a best run that is not known."""
+    kinds.write_run(tmp_path / "a")
+    kinds.write_run(tmp_path / "b")
+    attempt = {"attempts": [{"verdict": "the data are slow"}], "total": {**kinds.TIME, "steps": 80, "restarts": 3}}
+    kinds.change(tmp_path / "a", git_revision="1" * 40 + "-dirty", time=attempt)
+    for path in tmp_path.glob("*/params.yaml"):
+        path.write_text(path.read_text().replace("best_checkpoint_metric_comp: higher", "x: 1"))
+    found = held(tmp_path)
+    assert found["remarks"] == [
+        "Which run is the best is not known: no run says which metric decides, or none has a value of it.",
+        "Steps wait for data in 1 run: the data are slow.",
+        "Started with changes of the code that were not committed: a.",
+    ]
+    assert ("Restarts", "3", "in 1 run") in found["facts"]
+    goodput = {run["name"]: run["time"]["goodput"] for run in found["runs"]}
+    assert goodput == {"a": 0.4, "b": 0.8}, "steps that were repeated after a kill count once"
+
+
+def test_a_sweep_is_shown_with_what_is_left_out(tmp_path, monkeypatch):
+    """N22: results of complete trials, shares of fields; a pruned trial is no best one, and has its status."""
+    kinds.sweep(tmp_path)
+    kinds.stand_in_for_sweeps(monkeypatch, tmp_path)
+    kinds.change(tmp_path / "trials/2/run", best={"metric": "accuracy", "value": 0.99, "step": 10})
+    found = held(tmp_path)
+    assert found["title"] == "Sweep of digits"
+    assert found["facts"][0] == ("Trials", "4", "2 complete, 1 pruned, 1 failed")
+    assert found["facts"][1][2].endswith("trial 0") or found["facts"][1][2].endswith("trial 1")
+    assert (found["runs"][0]["name"], found["runs"][0]["status"]) == ("trial 2", "pruned")
+    assert found["sweep"]["trials"] == [[0, 0.5], [1, 0.75]]
+    assert found["sweep"]["left_out"] == ["1 pruned", "1 failed"]
+    assert found["sweep"]["importance"] == [["learning_rate", 0.75], ["seed", 0.25]]
+
+
+def test_of_many_runs_the_best_and_those_that_run_are_in_colour(tmp_path):
+    """N22: six of the best, and two that still run."""
+    for seed in range(12):
+        kinds.write_run(tmp_path / f"r{seed}", seed=seed)
+    kinds.running(tmp_path / "runs_on")
+    found = held(tmp_path)
+    assert [found["runs"][place]["name"] for place in found["highlighted"]] == [
+        *(f"r{seed}" for seed in (11, 10, 9, 8, 7, 6)),
+        "runs_on",
+    ]
+    assert found["runs_about"] == "Tick a run to see it in the charts."
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: None, r"no run in .*: it is empty; name run directories, a folder of them, or a sweep"),
+        (lambda folder: (folder / "notes").write_text(""), r"no run in .*: it holds other files; name"),
+    ],
+)
+def test_a_folder_without_a_run_is_refused(tmp_path, make, message):
+    """N22: a page of nothing is an error that says what is there."""
+    make(tmp_path)
+    with pytest.raises(NoRunError, match=message):
+        held(tmp_path)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(NoRunError, match="they hold none"):
+        held(tmp_path, tmp_path / "other")
+
+
+# The file.
 
 
 class Reader(html.parser.HTMLParser):
@@ -32,23 +141,17 @@ class Reader(html.parser.HTMLParser):
         self._open = None
 
 
-def rendered(*folders):
-    found = gathered.gather([str(folder) for folder in folders], now_seconds=kinds.NOW)
-    return page.render(content.of(found, now_seconds=kinds.NOW))
-
-
 def checksum(text):
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def test_the_policy_allows_this_pages_own_script_and_style_alone(tmp_path):
-    """N22: a strict Content-Security-Policy, without eval and without anything from outside."""
+    """N22: a strict Content-Security-Policy, without eval; no address in a tag, and none in the styles."""
     kinds.write_run(tmp_path / "run")
-    found = Reader(rendered(tmp_path / "run"))
+    found = Reader(page.render(held(tmp_path / "run")))
     data, script = found.texts["script"]
     (style,) = found.texts["style"]
-    rules = dict(rule.split(" ", 1) for rule in found.policy.split("; "))
-    assert rules == {
+    assert dict(rule.split(" ", 1) for rule in found.policy.split("; ")) == {
         "default-src": "'none'",
         "script-src": checksum(script),
         "style-src": checksum(style),
@@ -57,22 +160,16 @@ def test_the_policy_allows_this_pages_own_script_and_style_alone(tmp_path):
         "form-action": "'none'",
     }
     assert json.loads(data)["title"] == "run"
-
-
-def test_nothing_is_loaded(tmp_path):
-    """N22: one file that works offline: no address in a tag, and none in the styles."""
-    kinds.write_run(tmp_path / "run")
-    found = Reader(rendered(tmp_path / "run"))
     addresses = [value for _, attributes in found.tags for name, value in attributes.items() if name in ("src", "href")]
     assert addresses == ["data:,"]
-    assert not re.search(r"url\(|@import", "".join(found.texts["style"]))
+    assert not re.search(r"url\(|@import", style)
 
 
 def test_text_of_a_run_is_text(tmp_path):
-    """N22: a run named `<script>` is text, in the title, in the words and in the data."""
+    """N22, N34: a run named `<script>` is text, in the title, in the words and in the data."""
     name = "<script>alert(1)<!--"
     kinds.write_run(tmp_path / name, experiment="</script><img src=x onerror=alert(1)>", error="</title>", code=1)
-    text = rendered(tmp_path / name)
+    text = page.render(held(tmp_path / name))
     found = Reader(text)
     assert [tag for tag, _ in found.tags if tag in ("script", "img")] == ["script", "script"]
     assert "<script>alert" not in text and "<!--" not in text.removeprefix("<!DOCTYPE html>")
@@ -82,13 +179,9 @@ def test_text_of_a_run_is_text(tmp_path):
 
 def test_numbers_that_are_not_finite_are_strict_json(tmp_path):
     """N22: NaN and infinity are gaps in curves and words in tables, never invalid JSON."""
-    kinds.KINDS["not_finite"](tmp_path / "run")
+    kinds.not_finite(tmp_path / "run")
     kinds.change(tmp_path / "run", best={"metric": "accuracy", "value": "NaN", "step": 20})
-    data = Reader(rendered(tmp_path / "run")).texts["script"][0]
-
-    def refuse(word):
-        raise AssertionError(word)
-
-    held = json.loads(data, parse_constant=refuse)
-    assert held["runs"][0]["best"] == "NaN"
-    assert None in next(chart for chart in held["charts"] if chart["name"] == "loss")["curves"][0]["y"]
+    data = Reader(page.render(held(tmp_path / "run"))).texts["script"][0]
+    found = json.loads(data, parse_constant=lambda word: pytest.fail(word))
+    assert found["runs"][0]["best"] == "NaN"
+    assert None in next(chart for chart in found["charts"] if chart["name"] == "loss")["curves"][0]["y"]

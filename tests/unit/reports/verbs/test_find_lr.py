@@ -30,14 +30,10 @@ def trained(monkeypatch, workspace):
 
 
 def test_the_suggestion_can_be_pasted_and_both_files_are_written(workspace, capsys):
-    """N36: a table, the suggestion, the drawing and the numbers; the run directory is left alone."""
+    """N36: the suggestion, the drawing and the numbers; the run directory is left alone."""
     assert cli.main(["find-lr", "my_experiment", "runtime.seed=1"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^step +learning rate +loss$", out, re.MULTILINE)
     assert re.search(rf"^suggestion: {RATE}=0\.0\d+$", out, re.MULTILINE)
-    assert "← valley" in out
-    assert "← steepest" in out
-    assert max(map(len, out.splitlines()[:15])) <= 80
     folder = workspace / "find_lr" / "my_experiment"
     assert f"curve: {folder / 'plot.svg'}" in out
     assert (folder / "plot.svg").read_text().rstrip().endswith("</svg>")
@@ -51,15 +47,6 @@ def test_no_fall_no_suggestion(capsys, workspace):
     out = capsys.readouterr().out
     assert out.startswith("no suggestion: the loss did not fall further than it scatters. Try more --steps")
     assert (workspace / "here" / "plot.svg").exists()
-
-
-@pytest.mark.parametrize(("kind", "is_noted"), [("lamb", True), ("lars", True), ("adagrad", True), ("adam", False)])
-def test_what_an_optimizer_changes_is_said(capsys, kind, is_noted):
-    """N36: a note where the curve says little, because the optimizer scales its own updates."""
-    assert cli.main(["find-lr", "my_experiment", f"trainer.optimizer_config.optimizer={kind}"]) == 0
-    said = capsys.readouterr().err
-    assert ("so the best rate of a long run may be far from this one" in said) == is_noted
-    assert ("note: LAMB scales the update of each layer by the norm of its weights" in said) == (kind == "lamb")
 
 
 def test_flags_of_the_search(trained):
