@@ -1,7 +1,6 @@
 from .opened import Checkpoint as Checkpoint
 from .opened import NoRunError as NoRunError
 from .opened import OpenedRun as OpenedRun
-from .opened import RunConfig as RunConfig
 from .opened import open as open
 from .opened import open_all as open_all
 from .recorded_curves import Curve as Curve

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from official_trainer.reports.gathered import Ranked
+from official_trainer.reports.entries import Entry
 from official_trainer.reports.recorded_curves import Curve
 from official_trainer.tracking.tensorboard import shared_name
 
@@ -28,7 +28,7 @@ _MANY_RUNS = 60
 _SPEED = "examples_per_second"
 
 
-def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None) -> tuple[list[dict[str, Any]], str]:
+def chart(runs: Sequence[Entry], highlighted: Sequence[int], metric: str | None) -> tuple[list[dict[str, Any]], str]:
     """Returns the charts of runs, as JSON takes them, and how curves were thinned out and what is left out.
 
     A chart has its `name` and `curves`, each with `run`, `split`, its whole `name`, `x` and `y`.

@@ -29,31 +29,23 @@ _LAST = ("step", "took", "examples_per_second", "experiment")
 _MARKDOWN = re.compile(r"[\\`*|<>\[\]&~#]|(?<![^\W_])_|_(?![^\W_])")
 
 
-def texts(table: Table) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns the cells for people, and which of them are the best of a metric.
-
-    Numbers have four digits, a group has mean ± deviation, and its count where some of its runs lack the number.
-    """
+def texts(table: Table) -> pd.DataFrame:
+    """Returns the cells for people: numbers with four digits, of a group mean ± deviation."""
     frame, shown = table.frame, pd.DataFrame(index=table.frame.index)
-    best = pd.DataFrame(False, index=frame.index, columns=[])
+    rows = frame.to_dict("records")
     for name in frame.columns.drop("notes", errors="ignore"):
-        metric = name.removesuffix(" mean") if table.is_grouped else name
-        if table.is_grouped and name.removesuffix(" std").removesuffix(" count") in table.metrics and metric == name:
-            continue
-        title, values = name, frame[name]
-        if metric in table.metrics:
-            direction = table.metrics[metric]
-            title = metric if ":" in metric else f"{metric}{_ARROWS[direction]}"
-            spread = ["" if math.isnan(value) else show(value) for value in values]
-            if table.is_grouped:
-                spread = [_spread(row, metric) for row in frame.to_dict("records")]
-            shown[title] = spread
-            top = values.max() if direction == "max" else values.min()
-            best[title] = (values == top) & (direction is not None) & (values.count() > 1)
-        else:
-            shown[title] = [_cell(name, value) for value in values]
-            best[title] = False
-    return shown, best
+        base, _, part = name.rpartition(" ") if table.is_grouped else ("", "", name)
+        if name in table.metrics:
+            shown[_title(table, name)] = ["" if math.isnan(value) else show(value) for value in frame[name]]
+        elif base not in table.metrics:
+            shown[name] = [_cell(name, value) for value in frame[name]]
+        elif part == "mean":
+            shown[_title(table, base)] = [_spread(row, base) for row in rows]
+    return shown
+
+
+def _title(table: Table, metric: str) -> str:
+    return metric if ":" in metric else f"{metric}{_ARROWS[table.metrics[metric]]}"
 
 
 def _spread(row: Mapping[Any, Any], metric: str) -> str:
@@ -92,22 +84,16 @@ def as_table(table: Table, width: int | None) -> list[str]:
       table: what is shown.
       width: of the terminal; None for all columns, and one line for each row.
     """
-    from rich.text import Text
-
-    shown, best = texts(table)
+    shown = texts(table)
     if not table.is_grouped:
         shown[shown.columns[1:]] = shown[shown.columns[1:]].map(lambda cell: shorten(cell, _LONGEST_CELL))
-    is_needed = [title for title in shown if (shown[title] != "").any() or best[title].any()]
-    widths = {title: max(len(title), *shown[title].str.len()) for title in is_needed}
-    numbers = {title for title in is_needed if title.rstrip(" ↑↓") in table.metrics or title in _LAST[:3]}
-    chosen = is_needed if width is None else _fitting(table, widths, numbers, width)
-    rows = [
-        [Text(cell, "green" if is_best else "") for cell, is_best in zip(cells, bests, strict=True)]
-        for cells, bests in zip(shown[chosen].to_numpy(), best[chosen].to_numpy(), strict=True)
-    ]
+    needed = [title for title in shown if (shown[title] != "").any()]
+    widths = {title: max(len(title), *shown[title].str.len()) for title in needed}
+    numbers = {title for title in needed if title.rstrip(" ↑↓") in table.metrics or title in _LAST[:3]}
+    chosen = needed if width is None else _fitting(table, widths, width)
     right = {place for place, title in enumerate(chosen) if title in numbers}
-    drawn = terminal.table(chosen, rows, numbers=right, fit=width)
-    left = [title for title in is_needed if title not in chosen]
+    drawn = terminal.table(chosen, shown[chosen].to_numpy(), numbers=right, fit=width)
+    left = [title for title in needed if title not in chosen]
     rest = [f"no room for {', '.join(left)}: a wider terminal, --fields=PATH,… or --format=csv"] if left else []
     below = [*rest, *_notes(table)]
     return [*drawn, "", *(part for line in below for part in wrapped(line, width).split("\n"))] if below else drawn
@@ -119,7 +105,7 @@ def _notes(table: Table) -> list[str]:
     return [f"{run}: {note}".replace("\n", " ") for run, note in table.frame[["run", "notes"]].to_numpy() if note]
 
 
-def _fitting(table: Table, widths: Mapping[str, int], numbers: set[str], width: int) -> list[str]:
+def _fitting(table: Table, widths: Mapping[str, int], width: int) -> list[str]:
     """Returns the columns for which there is room, in their order."""
 
     def rank(title: str) -> int:
@@ -148,10 +134,9 @@ def as_json(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """Returns a table as GitHub shows it, the best of each metric in bold; notes are a list below it."""
-    shown, best = texts(table)
-    escaped = shown.map(_in_markdown)
-    marked = escaped.where(~best, "**" + escaped + "**").rename(columns=_in_markdown)
+    """Returns a table as GitHub shows it; notes are a list below it."""
+    shown = texts(table)
+    marked = shown.map(_in_markdown).rename(columns=_in_markdown)
     align = ["right" if title.rstrip(" ↑↓") in table.metrics else "left" for title in shown]
     text = marked.to_markdown(index=False, disable_numparse=True, colalign=align)
     below = _notes(table)

@@ -19,7 +19,6 @@ from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.config import lines
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.nearest import did_you_mean
 from official_trainer.reports import recorded_curves
 from official_trainer.reports.recorded_curves import Curves
 from official_trainer.runs import recorded
@@ -33,7 +32,7 @@ _MODEL_GARDENS_BEST = re.compile(r"best_ckpt-\d+")
 
 
 class NoRunError(UserError, LookupError):
-    """A folder that is opened as a run, and holds none; or a field that a run's config does not have."""
+    """A folder that is opened as a run, and holds none."""
 
     exit_code = ExitCode.CONFIG
 
@@ -55,45 +54,6 @@ class Checkpoint:
     kind: Literal["latest", "best", "named", "averaged"] = "latest"
     size_bytes: int = 0
     note: str = ""
-
-
-class RunConfig(Mapping[str, Any]):
-    """The config of a run: the value of each field by its path, and what set it.
-
-    Example:
-      >>> from official_trainer.reports.opened import RunConfig
-      >>> config = RunConfig({"trainer.train_steps": "500  # --set", "task.model.hidden": "[8, 8]"})
-      >>> config["trainer.train_steps"], config.origin("trainer.train_steps"), config["task.model.hidden"]
-      (500, '--set', [8, 8])
-    """
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        """Takes each field as it stands in `params.yaml`."""
-        self._texts = texts
-
-    def __getitem__(self, path: str) -> Any:
-        if path not in self._texts:
-            inside = next((other for other in self._texts if other.startswith((f"{path}.", f"{path}["))), None)
-            hint = f"; it is a section, with {inside}" if inside else did_you_mean(path, self._texts)
-            raise NoRunError(f"the config of this run has no field {path}{hint}")
-        return lines.value(self._texts[path])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._texts
-
-    def get(self, path: str, default: Any = None) -> Any:
-        """Returns the value of a field, or `default` if there is none."""
-        return self[path] if path in self._texts else default
-
-    def origin(self, path: str) -> str:
-        """Returns what set a field: `--set`, a file and its line, `experiment`; empty for the default of its class."""
-        return lines.comment(self._texts.get(path, ""))
 
 
 class OpenedRun:
@@ -138,9 +98,13 @@ class OpenedRun:
         return self.recorded.record
 
     @functools.cached_property
-    def config(self) -> RunConfig:
-        """The config; empty without a `params.yaml` that can be read."""
-        return RunConfig(self.recorded.config)
+    def config(self) -> dict[str, Any]:
+        """The value of each field of the config by its path; empty without a `params.yaml` that can be read."""
+        return {path: lines.value(text) for path, text in self.recorded.config.items()}
+
+    def origin(self, path: str) -> str:
+        """Returns what set a field: `--set`, a file and its line, `experiment`; empty for the default of its class."""
+        return lines.comment(self.recorded.config.get(path, ""))
 
     @functools.cached_property
     def curves(self) -> Curves:

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from official_trainer.reports import curves, gathered
+from official_trainer.reports import curves
+from official_trainer.reports.entries import Entry
 from official_trainer.reports.recorded_curves import Curve, Curves
 
 
@@ -14,7 +15,7 @@ class Run:
 
 
 def ranked(by_split):
-    return gathered.Ranked(run=Run(Curves(by_split)), name="a", differs={})
+    return Entry(run=Run(Curves(by_split)), name="a", differs={})
 
 
 def curve(values):

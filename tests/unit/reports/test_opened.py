@@ -24,9 +24,8 @@ def test_what_a_run_has(make):
     assert (run.name, run.status, run.notes) == ("done", "done", ())
     assert run.config["trainer.train_steps"] == 40
     assert run.config["task.model.mlp.hidden"] == [8]
-    assert run.config.origin("runtime.seed") == "--set"
-    assert run.config.origin("task.model.type") == ""
-    assert run.config.get("none") is None
+    assert run.origin("runtime.seed") == "--set"
+    assert run.origin("task.model.type") == ""
     assert {"trainer.train_steps", "runtime.seed"} < set(run.config)
     assert (run.best, run.recorded.metric, run.recorded.direction) == (kinds.accuracy(1, 40), "accuracy", "higher")
     assert run.record["devices"] == ["/device:CPU:0"]
@@ -99,20 +98,6 @@ def test_what_is_not_a_run(tmp_path, monkeypatch, path, message):
     with pytest.raises(reports.NoRunError) as caught:
         reports.open(path)
     assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("trainer.train_stepz", r"has no field trainer.train_stepz; did you mean trainer.train_steps\?"),
-        ("task.model", "has no field task.model; it is a section, with task.model.type"),
-        ("zzz", "has no field zzz$"),
-    ],
-)
-def test_a_field_that_is_not_there(make, path, message):
-    """N29: the nearest one is named."""
-    with pytest.raises(reports.NoRunError, match=message):
-        make("done").config[path]
 
 
 def test_a_model_of_an_experiment_that_is_not_known(make):

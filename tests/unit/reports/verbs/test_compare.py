@@ -141,7 +141,7 @@ def test_chosen_fields(seeds, capsys):
 
 
 def test_files_have_all_digits(seeds, capsys):
-    """N22: CSV and JSON for a program, where a mean has three columns; in Markdown the best is bold."""
+    """N22: CSV and JSON for a program, where a mean has three columns; Markdown for people."""
     found = list(csv.DictReader(io.StringIO(shown(capsys, "runs", "--format=csv"))))
     assert len(found) == 7
     assert float(found[0]["accuracy"]) == kinds.accuracy(12, 40)
@@ -153,7 +153,7 @@ def test_files_have_all_digits(seeds, capsys):
     assert (first["learning_rate"], first["took"], first["step"]) == (0.01, 100.0, 40)
     assert (last["run"], last["accuracy:40"]) == ("sgd", None), "what is missing is last, and not 0"
     best = f"{kinds.accuracy(12, 40):.4g}"
-    assert re.search(rf"\| +\*\*{best}\*\* \| +\*\*{best}\*\* \|", shown(capsys, "runs", "--format=markdown"))
+    assert re.search(rf"\| r0.01-2 +\| +{best} \| +{best} \|", shown(capsys, "runs", "--format=markdown"))
 
 
 def test_names_that_a_page_or_a_terminal_would_obey(tmp_path, capsys, monkeypatch):
