@@ -20,14 +20,8 @@ from official_trainer.shown import shorten
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 ROLES = (CHIEF, WORKER, PS, EVALUATOR)
 
-LAYOUT = "OFFICIAL_TRAINER_CLUSTER"
-"""Our own variable: how many pods of each role a job on Kubernetes has, such as `chief=1,worker=4,ps=2`."""
-
 GIVEN_GPUS = "OFFICIAL_TRAINER_GPUS"
 """Our own variable: how many GPUs an engine was asked to give the process; one that sees fewer does not train."""
-
-SKYPILOT_GPUS = "SKYPILOT_NUM_GPUS_PER_NODE"
-"""SkyPilot's variable with the same meaning: it starts one process on each node."""
 
 
 class ClusterError(UserError, ValueError):
@@ -44,7 +38,7 @@ class Cluster:
       addresses: `host:port` of every process, by role.
       role: of this process.
       index: of this process among those of its role.
-      source: where this was read: `TF_CONFIG`, `Slurm` and the like.
+      source: where this was read: `TF_CONFIG` or `runtime.worker_hosts`.
     """
 
     addresses: Mapping[str, tuple[str, ...]]
@@ -81,12 +75,10 @@ class Cluster:
         return {"cluster": cluster, "task": {"type": self.role, "index": self.index}}
 
 
-def given_gpus(environ: Mapping[str, str]) -> tuple[int, str]:
-    """Returns how many GPUs an engine was asked to give a process, and the variable that says so; 0 without one."""
-    for name in (GIVEN_GPUS, SKYPILOT_GPUS):
-        if environ.get(name, "").isdecimal():
-            return int(environ[name]), name
-    return 0, GIVEN_GPUS
+def given_gpus(environ: Mapping[str, str]) -> int:
+    """Returns how many GPUs an engine was asked to give a process; 0 if that is not known."""
+    text = environ.get(GIVEN_GPUS, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def process_name(role: str, index: int) -> str:
@@ -127,7 +119,7 @@ def checked_cluster(addresses: Mapping[str, Sequence[str]], role: str, index: in
         raise ClusterError(f"{source}: {what}")
     count = len(found.get(role, ()))
     if role == EVALUATOR and not count:
-        count = 1  # Vertex AI and TFJob do not list it with the processes that train
+        count = 1  # TFJob does not list it with the processes that train
     if index >= count:
         there = f"0 to {count - 1}" if count > 1 else "0 only" if count else f"no {role}"
         raise ClusterError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from official_trainer.distributed.cluster import given_gpus
+from official_trainer.distributed.cluster import GIVEN_GPUS, given_gpus
 from official_trainer.distributed.strategy import DeviceError
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
@@ -53,10 +53,10 @@ def configure_steps(runtime: Any) -> None:
 def _choose_gpus(num_gpus: int | None) -> None:
     """Hides all but the first `num_gpus` GPUs (None: hides none); memory grows on demand."""
     gpus = tf.config.list_physical_devices("GPU")
-    given, name = given_gpus(os.environ)
+    given = given_gpus(os.environ)
     if num_gpus is None and given > len(gpus):
         raise DeviceError(
-            f"{name}: this process was given {given} GPUs, and TensorFlow sees {len(gpus)}; install "
+            f"{GIVEN_GPUS}: this process was given {given} GPUs, and TensorFlow sees {len(gpus)}; install "
             "tensorflow[and-cuda], check with nvidia-smi that the driver is installed, or request no GPUs"
         )
     if num_gpus is not None and num_gpus > len(gpus):

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
@@ -25,7 +25,7 @@ from official_trainer.launch.profile import NO_SECRET
 from official_trainer.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from official_trainer.config import Resolved
+    from official_trainer.config import Problem, Resolved
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import JobSpec
     from official_trainer.runs.job import Job
@@ -75,14 +75,9 @@ def read_profile(arguments: argparse.Namespace, base: Profile, *, starts: bool) 
     try:
         resolved = config.resolve(base, config_files=[arguments.profile] if arguments.profile else [], flags=given)
     except config.ConfigError as error:
-        # Without those of fields that a file may set that could not be read.
-        is_unread = any(not problem.path for problem in error.problems)
-        shown = [each for each in error.problems if not each.path or (each.origin and each.origin.by_user)]
-        shown = shown if is_unread else list(error.problems)
-        if any(NO_SECRET in each.what for each in shown):  # a line of the file may have it
-            places = [each.origin and dataclasses.replace(each.origin, text="") for each in shown]
-            shown = [dataclasses.replace(each, origin=place) for each, place in zip(shown, places, strict=True)]
-        raise config.ConfigError(shown) from error
+        # A file that cannot be read sets nothing, so what its fields lack is no problem of its own.
+        unread = [problem for problem in error.problems if not problem.path]
+        raise config.ConfigError(_without_secrets(unread or error.problems)) from error
     left = [
         config.Problem("is a placeholder", path, repr(text), fix="write your own", origin=resolved.trail.origin(path))
         for path, text in config.flat(resolved.config).items()
@@ -94,6 +89,14 @@ def read_profile(arguments: argparse.Namespace, base: Profile, *, starts: bool) 
         terminal.report_error(warning, "warning", "yellow")
     profile: Profile = resolved.config
     return profile
+
+
+def _without_secrets(problems: Sequence[Problem]) -> list[Problem]:
+    """Returns problems, without the lines of the file if one of them is about a secret."""
+    if not any(NO_SECRET in problem.what for problem in problems):
+        return list(problems)
+    origins = [problem.origin and dataclasses.replace(problem.origin, text="") for problem in problems]
+    return [dataclasses.replace(problem, origin=origin) for problem, origin in zip(problems, origins, strict=True)]
 
 
 def _profile_file(arguments: argparse.Namespace) -> str | None:
@@ -201,7 +204,7 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
       mode: of the processes that train or predict.
       check: refuses a job that cannot be trained.
     """
-    from official_trainer.launch.spec import local_paths, training_job
+    from official_trainer.launch.spec import training_job
     from official_trainer.runs.job import Job
 
     experiment, resolved, model_dir, gin = target.from_flags(arguments)
@@ -229,8 +232,7 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
     gpus = {role: profile.resources_of(role).gpus for role in counts}
     job = training_job(counts, _words(arguments, train.add_flags), grace_seconds=grace, gpus=gpus)
     strategy = resolved.config.runtime.distribution_strategy
-    paths = tuple(local_paths(resolved.config.as_dict()))
-    return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy, paths=paths)
+    return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy)
 
 
 def _words(arguments: argparse.Namespace, add_flags: Callable[[flags.Parser], None]) -> list[str]:

@@ -10,14 +10,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from official_trainer.config import Config, FrozenDict, NonNegative, Positive, PositiveFloat
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
 from official_trainer.shown import secret_in
-
-SNAPSHOT: Literal["snapshot"] = "snapshot"
-"""The `source` of a profile whose jobs run the code that was submitted."""
 
 NO_SECRET = "and the files of a job must not contain one"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -74,9 +71,6 @@ class Profile(Config):
     environ: dict[str, str] = FrozenDict()
     resources: Resources = Resources()
     ps_resources: Resources = Resources()
-
-    MANAGED_WITH: ClassVar[Mapping[str, Any]] = {}
-    """Removed fields that decide how a job is managed, each with the value of jobs that still are."""
 
     HAS_REFERENCES: ClassVar[bool] = False  # `${HOME}` in a variable is for a shell
     secrets_go: ClassVar[str] = "set it in the shell that starts the job; its processes get it from there"

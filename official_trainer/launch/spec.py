@@ -1,7 +1,8 @@
-"""A job of `launch`: what it trains, where its code comes from, and what each of its roles runs.
+"""A job of `launch`: what it trains, which code it runs, and what each of its roles runs.
 
-Owns: `JobSpec`, jobs that train, share work or have a tf.data service, and their code, as pure values.
-Does not own: the processes of a job (`processes/job.py`), starting them (`processes/`, `launch/targets/`).
+Owns: `JobSpec`, jobs that train, share work or have a tf.data service, as pure values; a job in the copy of its code.
+Does not own: the processes of a job (`processes/job.py`), starting them (`processes/`, `launch/targets/`), making the
+copy (`code.py`).
 """
 
 from __future__ import annotations
@@ -9,23 +10,31 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.distributed.cluster import EVALUATOR, GIVEN_GPUS, ROLES, WORKER
 from official_trainer.processes.job import DATA_WORKER, DISPATCHER, JobProcesses, Role
-from official_trainer.tracking.code_files import Snapshot
+from official_trainer.tracking.git_state import COMMIT
 
 _EVALUATOR_MODE = "continuous_eval"
 
 _FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override|space)=((?:(?:\./)*\.\.)?/.*)")
 
-_READS = re.compile(r"task\.(?:.*[._])?(?:files?|paths?|folder|dir|checkpoint)(?:\.\w+)?")
-_WRITES = "index_folder"  # made again where it is absent
 
-PLACE = ".launch"
-"""The folder of a run directory with what belongs to its job. With the dot, it still counts as one of no run."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Code:
+    """The commit that a job runs, and where its copy is.
+
+    Attributes:
+      commit: its hash.
+      workspace: the folder of which it is.
+      folder: the copy.
+    """
+
+    commit: str
+    workspace: str
+    folder: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +47,7 @@ class JobSpec(JobProcesses):
       cwd: the directory of the command; relative paths in the arguments of its roles start there.
       strategy: its `runtime.distribution_strategy`.
       is_sweep: whether its workers do not train together: each works on the trials of a sweep.
-      code: the snapshot that it runs; None for what the scheduler or the profile has.
-      paths: field and value of each text in its config that may be a local path; a relative one starts at `cwd`.
+      code: the commit that it runs, in a copy that it sees; None for what the scheduler or the profile has.
     """
 
     name: str = ""
@@ -47,19 +55,7 @@ class JobSpec(JobProcesses):
     cwd: str = ""
     strategy: str = ""
     is_sweep: bool = False
-    code: Snapshot | None = None
-    paths: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def archive(self) -> tuple[str, str] | None:
-        """The archive of its code: the name in the folder of the job, and the URL in its run directory.
-
-        A run directory at `/gcs/BUCKET`, where machines of Vertex AI see a bucket, is at gs://BUCKET.
-        """
-        if self.code is None:
-            return None
-        name = posixpath.basename(self.code.archive)
-        return name, posixpath.join(re.sub("^/gcs/", "gs://", self.model_dir), PLACE, name)
+    code: Code | None = None
 
     def newest_step(self) -> int | None:
         """Returns the step of the newest complete checkpoint of its run; None without one."""
@@ -135,34 +131,17 @@ def files_of_this_machine(job: JobSpec) -> dict[str, str]:
     return {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word)) and match[1].startswith("/")}
 
 
-def reads_files(field: str) -> bool:
-    """Whether a field of the config names files or a folder that a process reads, as its name says."""
-    return _READS.fullmatch(field) is not None and not field.endswith(_WRITES)
-
-
-def local_paths(value: object, field: str = "") -> Iterator[tuple[str, str]]:
-    """Yields field and text of each value that may be a local path: it has a slash or `reads_files`, and is no URL."""
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from local_paths(part, f"{field}.{name}".removeprefix("."))
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from local_paths(part, field)
-    elif isinstance(value, str) and value and ("/" in value or reads_files(field)) and not files.is_url(value):
-        yield field, value
-
-
-def with_code(job: JobSpec, code: Snapshot, folder: str) -> JobSpec:
-    """Returns the job with a snapshot in the place of its workspace.
+def in_copy(job: JobSpec, code: Code, search_path: Sequence[str]) -> JobSpec:
+    """Returns the job in the copy of its code, in the place of the workspace.
 
     Args:
       job: its directory, and files that its flags name, may be in the workspace.
-      code: the snapshot.
-      folder: where it will be; empty for the current directory of each process.
+      code: the commit and its copy.
+      search_path: folders where Python finds modules first; those of the workspace are then those of the copy.
     """
 
     def moved(path: str) -> str:
-        return posixpath.normpath(posixpath.join(folder, posixpath.relpath(path, code.workspace)))
+        return posixpath.normpath(posixpath.join(code.folder, posixpath.relpath(path, code.workspace)))
 
     def word_moved(word: str) -> str:
         if (match := _FILE_WORD.fullmatch(word)) is None:
@@ -170,15 +149,17 @@ def with_code(job: JobSpec, code: Snapshot, folder: str) -> JobSpec:
         path = posixpath.normpath(posixpath.join(job.cwd, match[1]))  # a relative one may lead out of the workspace
         return word.removesuffix(match[1]) + (moved(path) if is_in(path, code.workspace) else path)
 
-    roles = tuple(dataclasses.replace(role, argv=tuple(map(word_moved, role.argv))) for role in job.roles)
+    environ = {COMMIT: code.commit}
+    if any(is_in(path, code.workspace) for path in search_path):
+        folders = [moved(path) if is_in(path, code.workspace) else path for path in search_path]
+        environ["PYTHONPATH"] = ":".join(dict.fromkeys(folders))
+    roles = tuple(
+        dataclasses.replace(role, argv=tuple(map(word_moved, role.argv)), environ={**role.environ, **environ})
+        for role in job.roles
+    )
     return dataclasses.replace(job, roles=roles, cwd=moved(job.cwd), code=code)
 
 
 def is_in(path: str, folder: str) -> bool:
     """Returns whether a path is this folder or below it; a URL never is."""
     return f"{posixpath.normpath(path)}/".startswith(f"{posixpath.normpath(folder).rstrip('/')}/")
-
-
-def literal(text: str) -> str:
-    """Returns a text with `$` escaped: Kubernetes and Vertex AI replace `$(NAME)`, and read `$$` as `$`."""
-    return text.replace("$", "$$")

@@ -1,7 +1,7 @@
 """How a job ended: which process failed first, the exit code of the job, and whether and when it is restarted.
 
 Owns: this judgement, as pure functions; the words for exit codes; the wait before a restart, and giving up.
-Does not own: starting and ending processes (`processes/`, `launch/rerun.py`, `launch/targets/tpu_supervise.py`).
+Does not own: starting and ending processes (`attempt.py`).
 """
 
 from __future__ import annotations

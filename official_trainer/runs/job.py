@@ -25,8 +25,7 @@ from official_trainer.inputs import BatchSizeError, DataError
 from official_trainer.lock import DirectoryLock, command_text
 from official_trainer.runs.resume import config_changes, draws, garden_run
 from official_trainer.tasks import registry
-from official_trainer.tracking import code_files
-from official_trainer.tracking.code_files import Snapshot
+from official_trainer.tracking import git_state
 from official_trainer.tracking.record import check_name
 
 if TYPE_CHECKING:
@@ -129,13 +128,6 @@ class Job:
         return {path for path in found if config_changes.kind_of(path) != "safe" or path == "task.init_checkpoint"}
 
     @functools.cached_property
-    def snapshot(self) -> Snapshot | None:
-        """The snapshot that this process runs the code of, as it is now; None outside of one."""
-        workspace = registry.find_workspace()
-        found = None if workspace is None else code_files.at(workspace)
-        return None if found is None else found.as_it_is()
-
-    @functools.cached_property
     def draws(self) -> draws.Way:
         """How this run draws random numbers on several replicas."""
         return draws.way_of(self.model_dir)
@@ -149,20 +141,19 @@ class Job:
             config_changes.CONFIG_KEY: configuration.dump(self.config, shared=True),
             draws.KEY: self.draws,
             **({config_changes.GIN_KEY: self.gin.plain} if self.gin is not None else {}),
-            **({config_changes.CODE_KEY: self.snapshot.record} if self.snapshot is not None else {}),
+            **({config_changes.CODE_KEY: commit} if (commit := git_state.given_commit()) else {}),
         }
 
     @property
     def launch(self) -> dict[str, Any]:
         """How this process was started, for the record."""
-        workspace, code = registry.find_workspace(), self.snapshot
+        workspace = registry.find_workspace()
         return {
             "experiment": self.experiment,
             "mode": self.mode,
             "argv": self.argv,
             "imports": self.imports,
-            "workspace": code.workspace if code is not None else None if workspace is None else str(workspace),
-            "code": None if code is None else code.record,
+            "workspace": None if workspace is None else str(workspace),
             "config_digest": self.config_digest,
         }
 
@@ -176,7 +167,7 @@ class Job:
             self.model_dir,
             self.resolved,
             self.gin,
-            self.snapshot,
+            git_state.given_commit(),
             allow_config_change=self.allow_config_change,
             step=step,
         )

@@ -22,7 +22,7 @@ from official_trainer.config import ConfigError, Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import EVALUATOR
-from official_trainer.distributed.environment import SLURM, cluster_env
+from official_trainer.distributed.environment import SIGNALLED_TOGETHER, cluster_env
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import DataError
@@ -112,10 +112,9 @@ def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: Predi
     from official_trainer.runs import evaluate, train, worker
 
     if job.cluster is not None and job.serves:
-        # Slurm signals all processes of a job at the same time. The chief saves what servers hold, so these stay until
-        # it has ended, or until the grace period is over.
-        is_signalled_with_chief = job.cluster.source == SLURM
-        with contextlib.nullcontext() if is_signalled_with_chief else stop.interruptible():
+        # The chief saves what servers hold. Where it is signalled at the same time, these stay until it has ended, or
+        # until the grace period is over.
+        with contextlib.nullcontext() if os.environ.get(SIGNALLED_TOGETHER) else stop.interruptible():
             parameter_server.serve(job.cluster, job.config.runtime, job.model_dir)
         return {}
     if not job.is_chief:

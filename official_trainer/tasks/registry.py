@@ -591,10 +591,6 @@ def enter(workspace: Path) -> None:
         own = [name for name in sys.modules if name.partition(".")[0] in (FOLDER, *components.FOLDERS)]
         _other_workspaces[current[0].parent] = {name: sys.modules.pop(name) for name in own}
         sys.path[:] = [path for path in sys.path if path != str(current[0].parent)]
-    from official_trainer.tracking import code_files  # which a list of names does not need
-
-    if (code := code_files.at(workspace)) is not None:  # PYTHONPATH may name the folders that it is a copy of
-        sys.path[:] = [path and code.place_of(path) for path in sys.path]
     sys.path.insert(0, str(workspace))
     importlib.invalidate_caches()
     if workspace in _other_workspaces:

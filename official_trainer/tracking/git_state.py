@@ -1,20 +1,20 @@
 """What git says of the code that a process runs: its commit, and what was changed since.
 
-Owns: asking git, within limits of time and size, and beside the start of a run. Does not own: where a run keeps the
-answer (`record.py`), how two runs are compared (`reports/pair.py`).
+Owns: asking git, within limits of time and size, and beside the start of a run; the variable with the commit of a job.
+Does not own: where a run keeps the answer (`record.py`), how two runs are compared (`reports/pair.py`), making the
+commit of a job (`launch/code.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
-import threading
-from typing import Any
 
 from official_trainer.shown import without_secrets
 from official_trainer.threads import WorkerThread
+
+COMMIT = "OFFICIAL_TRAINER_COMMIT"
+"""Our own variable: the commit of the code that a job was given, in a copy or an image that git does not know."""
 
 LIMIT_BYTES = 256 << 10
 """Most bytes of a difference that are kept."""
@@ -53,12 +53,20 @@ class Code:
         return self._call.wait(seconds)
 
     def _ask(self) -> None:
+        if commit := given_commit():
+            self.revision = commit
+            return
         if (workspace := self._workspace) is None:
             return
         found = (ask(workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or "").strip()
         if found.endswith(DIRTY):
             self.changes = without_secrets(ask(workspace, *DIFF, "HEAD", "--") or "")
         self.revision = found or None
+
+
+def given_commit() -> str | None:
+    """Returns the commit that this process runs as a part of a job; None if it runs what the workspace has."""
+    return os.environ.get(COMMIT) or None
 
 
 def ask(folder: str | os.PathLike[str], *arguments: str) -> str | None:
@@ -69,28 +77,11 @@ def ask(folder: str | os.PathLike[str], *arguments: str) -> str | None:
       arguments: the command. It takes no lock of the repository, so it disturbs no other command.
     """
     command = ["git", "--no-optional-locks", "-C", os.fspath(folder), *arguments]
-    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdout": subprocess.PIPE}
     try:
-        process = subprocess.Popen(command, start_new_session=True, **streams)
-    except OSError:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
         return None
-    limit = threading.Timer(_TIMEOUT_SECONDS, _kill, [process])
-    limit.daemon = True
-    limit.start()
-    with process:
-        try:
-            found: bytes = process.stdout.read(LIMIT_BYTES + 1)  # type: ignore[union-attr]
-            if is_cut := len(found) > LIMIT_BYTES:
-                _kill(process)
-        finally:
-            code = process.wait()
-            limit.cancel()
-    if is_cut:
-        return found[:LIMIT_BYTES].decode("utf-8", "replace").rpartition("\n")[0] + f"\n{_CUT}"
-    return found.decode("utf-8", "replace") if code == 0 else None
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command with the processes that it has started, which would keep its output open."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    text = done.stdout[:LIMIT_BYTES].decode("utf-8", "replace")
+    return text if len(done.stdout) <= LIMIT_BYTES else f"{text.rpartition(chr(10))[0]}\n{_CUT}"

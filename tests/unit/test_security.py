@@ -116,7 +116,6 @@ IMPORTS_BY_NAME = {
     "garden/to_garden.py": "the module of one of Model Garden's classes, which a class of the config names",
     "processes/commands.py": "the module that a process runs",
     "processes/starter.py": "the modules that a launcher preloads",
-    "launch/targets/__init__.py": "a target: a file of its folder",
     "lazy.py": "TensorFlow and Keras",
     "sweeps/functions.py": "the module of the function that a sweep calls, in the process of a trial",
     "tasks/sources.py": "a file of the workspace; modules that the user, the workspace or an installed package names",

@@ -2,7 +2,7 @@
 
 Values that the flags change are shown as `train` would use them. With --diff, only the fields that differ are shown;
 with --time, where the time of a run went; with --resumes, what it went on with after each restart, beside what the
-checkpoint says; with --code, how its code differs from that of the workspace.
+checkpoint says.
 
 Owns: `show`.
 Does not own: resolving, dumping and explaining (`config/`).
@@ -23,7 +23,7 @@ from official_trainer.cli.parser import UsageError
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
 
-USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]|--time|--resumes|--code] [--json] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]|--time|--resumes] [--json] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer show digits_cnn", "every value, and who set it"),
     ("official-trainer show digits_cnn --explain=trainer.train_steps", "one field: meaning, allowed values, origin"),
@@ -32,11 +32,10 @@ EXAMPLES = (
     ("official-trainer show runs/digits --diff", "only those that differ from the experiment's own"),
     ("official-trainer show runs/digits --time", "what its start, steps, saves and the rest took so far"),
     ("official-trainer show runs/digits --resumes", "what was equal, and what not, when it was continued"),
-    ("official-trainer show runs/digits --code", "what was edited since its job was submitted"),
     ("official-trainer show runs/digits --diff=digits_mlp", "only those that differ from another experiment's"),
 )
 NEXT = ("official-trainer check digits_cnn", "try the experiment")
-_OF_RUNS = ("--time", "--resumes", "--code")
+_OF_RUNS = ("--time", "--resumes")
 _GIN = ("gin_file", "gin_params")
 
 
@@ -60,7 +59,6 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch(
         "resumes", "show of each resume what was equal to the checkpoint before its first step, and what was not"
     )
-    parser.switch("code", "show how the code that a submitted job runs differs from that of the workspace now")
     parser.switch("json", "print JSON, with the origin of each value")
 
 
@@ -73,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     if given := [f"--{name}" for name in _GIN if any(getattr(arguments, name) or ())]:
         what = "no effect here: gin binds arguments of functions and does not change the config"
         raise UsageError(f"{' and '.join(given)} would have {what}; leave it out")
-    asked = [f"--{name}" for name in ("explain", "time", "resumes", "code") if getattr(arguments, name)]
+    asked = [f"--{name}" for name in ("explain", "time", "resumes") if getattr(arguments, name)]
     asked += ["--diff"] * (arguments.diff is not None)
-    if len(asked) > 1 or (arguments.json and asked in (["--explain"], ["--code"])):
+    if len(asked) > 1 or (arguments.json and asked == ["--explain"]):
         raise UsageError(f"{' and '.join([*asked, '--json'][:2])} cannot be combined; keep one")
     run_dir = _run_dir(arguments)
     if asked and asked[0] in _OF_RUNS:
@@ -118,8 +116,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _of_run(run_dir: str, asked: str, *, as_json: bool) -> str:
     """Returns what one of the flags in `_OF_RUNS` shows."""
-    if asked == "--code":
-        return _code(run_dir)
     return (_time if asked == "--time" else _resumes)(run_dir, as_json=as_json)
 
 
@@ -158,29 +154,6 @@ def _resumes(run_dir: str, *, as_json: bool) -> str:
 
         return json.dumps(resumes, indent=2)
     return "\n".join(comparison.in_lines(resumes))
-
-
-def _code(run_dir: str) -> str:
-    """Returns how the snapshot of a run differs from its workspace now.
-
-    Raises:
-      UsageError: it runs no snapshot, or that or the workspace is gone.
-    """
-    from official_trainer.tracking import code_files
-
-    path = files.join(run_dir, files.RUN_FILE)
-    run = files.read_json(path) if files.exists(path) else {}
-    if not (code := run.get("code")):
-        revision = run.get("git_revision") or "unknown"
-        raise UsageError(f"{path} names no snapshot: the run was started from a workspace, whose commit is {revision}")
-    kept = code_files.at(code["path"])
-    if kept is None:
-        raise UsageError(f"the code of this run was in {code['path']}, which is gone")
-    if not os.path.isdir(kept.workspace):
-        raise UsageError(f"the code of this run is in {kept.path}; its workspace {kept.workspace} is gone")
-    lines = list(kept.difference(kept.workspace))
-    same = f"the code in {kept.workspace} is that of the run"
-    return "".join([f"--- {kept.path}\n+++ {kept.workspace}\n", *lines]).rstrip("\n") if lines else same
 
 
 def _run_dir(arguments: argparse.Namespace) -> str | None:

@@ -1,32 +1,28 @@
 """Jobs on Kubernetes: a JobSet, handed over with kubectl.
 
-Owns: jobs that the cluster would refuse or not run as intended; the commands of kubectl; the object: what is restarted,
-what ends the job, which pods get SIGTERM when, and the environment of a pod.
-Does not own: the profile and its checks (`kubernetes_profile.py`), how a process reads its environment
-(`distributed/cluster.py`).
+Owns: jobs that the cluster would refuse or not run as intended; the object: what is restarted, what ends the job, which
+pods get SIGTERM when, and the environment of a pod, `TF_CONFIG` among it; the commands of kubectl.
+Does not own: the profile and its checks (`kubernetes_profile.py`), what a process makes of `TF_CONFIG`
+(`distributed/environment.py`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from subprocess import CompletedProcess
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from official_trainer import files
-from official_trainer.distributed.cluster import CHIEF, EVALUATOR, LAYOUT, PS, WORKER
+from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
 from official_trainer.errors import START_AGAIN, ExitCode
-from official_trainer.launch import fetch
-from official_trainer.launch.profile import SNAPSHOT, Resources
-from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in, literal, reads_files
-from official_trainer.launch.target import GONE, Argv, JobState, Phase, Rendered, Target, unknown
+from official_trainer.launch.profile import Resources
+from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
+from official_trainer.launch.target import Argv, Commands, Rendered, Target
 from official_trainer.launch.targets import kubernetes_fragments as fragments
-from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
+from official_trainer.launch.targets.kubernetes_profile import INDEX, LABEL, LONGEST_LABEL, KubernetesProfile
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.processes.job import Role
-from official_trainer.shown import first_few, shorten
 
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 """The label that the job and all of its pods have."""
@@ -35,17 +31,15 @@ FINAL_CODES = tuple(code for code in ExitCode if code and code not in START_AGAI
 """Exit codes that end a job for good; a pod that a signal has killed is started again."""
 
 _FILE = "jobset.yaml"
-_BUCKET = "gs://"
 CONTAINER = "trainer"
 _GROUP = 1000  # of the user in launch/Dockerfile
 _EVICTED = "DisruptionTarget"  # the condition of a pod that the cluster ends: a drained node, preemption, a spot node
 _NO_LIMIT = 2**31 - 1  # of restarts; Kubernetes waits longer after each, up to ten minutes
 _AFTER_HOOK_SECONDS = 10  # the grace period includes the time of a hook
-_MOST_LOGS = 1000  # kubectl refuses to follow more pods; failed pods that were replaced count too
-_LONGEST_REASON = 300
-_STILL_WAITING = ("BackOff", "Pulling")  # normal events of an image that may not come
-_ENDED = {"Completed", "Complete", "Failed"}  # the words of a JobSet, and of a TrainJob
-_NONE = "<none>"  # how kubectl prints that there is no value
+_MOST_LOGS = 1000  # kubectl refuses to read more pods; failed pods that were replaced count too
+_PORT = 2222
+_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+_RESOURCE = "jobsets.jobset.x-k8s.io"
 
 
 class Kubernetes(Target[KubernetesProfile]):
@@ -53,24 +47,8 @@ class Kubernetes(Target[KubernetesProfile]):
 
     name = "kubernetes"
     profile_class = KubernetesProfile
-    needs = "kubectl, with a context for the cluster; gcloud uploads the code of a job whose run directory is at gs://"
+    needs = "kubectl, with a context for the cluster"
     runs_sweeps = True
-    resource: ClassVar[str] = "jobsets.jobset.x-k8s.io"
-    state_path: ClassVar[str] = ".status.terminalState"
-    """Where an object of that resource says that it has ended."""
-
-    def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
-        source = self.profile.source or (SNAPSHOT if model_dir.startswith(_BUCKET) else "image")
-        return "archive" if source == SNAPSHOT else None
-
-    def pinned(self, ask: Callable[[Argv], CompletedProcess[str]]) -> Self:
-        ran = ask(
-            self.kubectl("config", "view", "--minify", '--output=jsonpath={.current-context}{"\\n"}{..namespace}')
-        )
-        context, _, namespace = ran.stdout.partition("\n")
-        place = {"context": context, "namespace": self.profile.namespace or namespace or "default"}
-        # Without a context, kubectl runs in a pod, and has one place.
-        return self if ran.returncode else type(self)(self.profile.replace(**place), is_sweep=self.is_sweep)
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile
@@ -81,116 +59,34 @@ class Kubernetes(Target[KubernetesProfile]):
         if len(longest) > LONGEST_LABEL:
             what = f"name: a pod would have the name {longest}, of {len(longest)} characters"
             yield f"{what}, and {LONGEST_LABEL} are allowed; set a shorter `name` in the profile"
-        if profile.source == SNAPSHOT and not job.model_dir.startswith(_BUCKET):
-            what = f"the pods get a snapshot from the run directory, and --model_dir={job.model_dir} is in no bucket"
-            yield f"source: {what}; use a gs:// URL, or source: image, and an image with the workspace"
         yield from _unseen_files(job, profile)
-        found: list[str] = []
+        forbidden: list[str] = []
         for role in job.roles:
             template = _rendered_template(job, role, profile)
-            found += fragments.forbidden_changes("pod", template, fragments.merged(template, profile.pod))
+            forbidden += fragments.forbidden_changes("pod", template, fragments.merged(template, profile.pod))
         jobset = _rendered_jobset(job, profile)
-        found += fragments.forbidden_changes("job", jobset, fragments.merged(jobset, profile.job))
-        yield from dict.fromkeys(found)
-
-    def warnings(self, job: JobSpec) -> Iterator[str]:
-        pods = [each["template"]["spec"]["template"]["spec"] for each in self.jobset(job)["spec"]["replicatedJobs"]]
-        mounts = {
-            mount["mountPath"]
-            for pod in pods
-            for container in pod["containers"]
-            for mount in container.get("volumeMounts", ())
-        }
-        has_workspace = self.profile.source == SNAPSHOT  # whose copy is checked for relative paths
-        paths = dict.fromkeys(
-            (field, path)
-            for field, path in job.paths
-            if reads_files(field)
-            and not (has_workspace and path[0] not in "/~")
-            and not any(is_in(path, mount) for mount in mounts)
-        )
-        for field in dict.fromkeys(field for field, _ in paths):
-            found = [path for each, path in paths if each == field]
-            are, them = ("is", "it") if len(found) == 1 else ("are", "them")
-            what = f"{field}={first_few(found)} {are} in no volume, so pods have {them} only if the image holds {them}"
-            fix = f"put {them} on a volume and set the field to the path there, or copy {them} into the image"
-            yield f"{what}; {fix}"
+        forbidden += fragments.forbidden_changes("job", jobset, fragments.merged(jobset, profile.job))
+        yield from dict.fromkeys(forbidden)
 
     def render(self, job: JobSpec) -> Rendered:
+        jobset = fragments.merged(_rendered_jobset(job, self.profile), self.profile.job)
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
-        create = self.kubectl("create", f"--filename={_FILE}")
-        return Rendered(files={_FILE: dump_yaml(self.jobset(job))}, submit=(*fetch.uploads(job), create))
+        return Rendered(files={_FILE: dump_yaml(jobset)}, submit=self._kubectl("create", f"--filename={_FILE}"))
 
-    def jobset(self, job: JobSpec) -> dict[str, Any]:
-        """Returns the JobSet, with the fragments of the profile."""
-        found: dict[str, Any] = fragments.merged(_rendered_jobset(job, self.profile), self.profile.job)
-        return found
-
-    def status(self, job_id: str) -> Argv:
-        columns = ("KIND:.kind", "NAME:.metadata.name", "STATE:.status.terminalState", "POD:.status.phase",
-                   "NODE:.spec.nodeName", "STARTED:.metadata.creationTimestamp")  # fmt: skip
-        words = (f"{self.resource},pods", f"--output=custom-columns={','.join(columns)}")
-        return self.kubectl("get", *words, selector(job_id))
-
-    def query(self, job_ids: Sequence[str]) -> Argv:  # of the jobs alone: pods may be forbidden
-        columns = f"NAME:.metadata.name,STATE:{self.state_path},SUSPENDED:.spec.suspend"
-        return self.kubectl("get", self.resource, *job_ids, f"--output=custom-columns={columns}")
-
-    def states(self, job_ids: Sequence[str], ran: CompletedProcess[str]) -> Iterator[JobState]:
-        rows = {row[0]: row[1:] for row in map(str.split, ran.stdout.splitlines()) if len(row) == 3}
-        for job_id in job_ids:
-            if re.search(rf'\(NotFound\): \S+ "{job_id}" not found', ran.stderr):
-                yield GONE
-            elif job_id in rows:
-                state, is_suspended = rows[job_id]
-                end = next((word for word in state.split(",") if word in _ENDED), None)
-                word = end or (state if state != _NONE else "suspended" if is_suspended == "true" else "running")
-                yield JobState(Phase.ENDED if end else Phase.RUNNING, word.lower())
-            else:
-                yield unknown(ran)
-
-    def ask_why(self, job_id: str) -> Argv:
-        return self.kubectl("get", "events", "--output=json")
-
-    def reasons(self, job_id: str, output: str) -> Iterator[str]:
-        try:
-            events = json.loads(output)["items"]
-        except (ValueError, LookupError, TypeError):  # not kubectl's answer
-            return
-        last: dict[str, str] = {}  # warning of each object of the job that has not gone on since
-        times = ((each.get("lastTimestamp") or each["metadata"]["creationTimestamp"], each) for each in events)
-        for _, event in sorted(times, key=lambda timed: timed[0]):
-            name = event["involvedObject"]["name"]
-            if not f"{name}-".startswith((f"{job_id}-", f"jobset-{job_id}-")):  # workloads of Kueue
-                continue
-            if event["type"] != "Warning" and event["reason"] not in _STILL_WAITING:
-                last.pop(name, None)
-            elif event["type"] == "Warning" and not (name in last and event["message"].startswith("Error: ")):
-                last[name] = f"{event['reason']}: {event['message']}"
-        for text in dict.fromkeys(last.values()):
-            names = [name for name, said in last.items() if said == text]
-            yield f"{first_few(names)}: {shorten(text, _LONGEST_REASON)}"
-
-    def logs(self, job_id: str, *, follow: bool) -> Argv:
+    def commands(self, job: JobSpec, job_id: str, folder: str) -> Commands:
+        selector = f"--selector={INSTANCE_LABEL}={job_id}"
         words = ("--all-containers", "--prefix", "--tail=-1", f"--max-log-requests={_MOST_LOGS}")
-        return self.kubectl("logs", *words, *(["--follow"] if follow else []), selector(job_id))
+        ending = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and ended
+        return Commands(
+            status=self._kubectl("get", f"{_RESOURCE},pods", "--output=wide", selector),
+            logs=self._kubectl("logs", *words, selector),
+            cancel=self._kubectl("delete", _RESOURCE, job_id, *ending),
+        )
 
-    def cancel(self, job_id: str) -> tuple[Argv, ...]:
-        words = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and ended
-        return (self.kubectl("delete", self.resource, job_id, *words),)
-
-    def resume(self, job_id: str, submit: tuple[Argv, ...]) -> tuple[Argv, ...]:
-        return (*self.cancel(job_id), *submit)  # an ended object never starts again
-
-    def kubectl(self, verb: str, *words: str) -> Argv:
-        """Returns a command of kubectl in the place of the profile."""
-        places = (("context", self.profile.context), ("namespace", self.profile.namespace))
-        return ("kubectl", *(f"--{name}={value}" for name, value in places if value), verb, *words)
-
-
-def selector(job_id: str) -> str:
-    """Returns the option that selects a job and its pods."""
-    return f"--selector={INSTANCE_LABEL}={job_id}"
+    def _kubectl(self, verb: str, *words: str) -> Argv:
+        """Returns a command of kubectl in the cluster and namespace of the profile."""
+        where = (("context", self.profile.context), ("namespace", self.profile.namespace))
+        return ("kubectl", *(f"--{name}={value}" for name, value in where if value), verb, *words)
 
 
 def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
@@ -301,18 +197,11 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
     group = {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"} if profile.volumes else {}
     mounts, volumes = _storage(profile, shares_memory=profile.resources_of(role.name).gpus > 1)
     variables: list[dict[str, Any]] = []
-    if not job.is_sweep:
-        layout = ",".join(f"{other.name}={other.count}" for other in job.in_cluster)
-        variables = [{"name": LAYOUT, "value": layout}] + [
-            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['jobset.sigs.k8s.io/{label}']"}}}
-            for name, label in (
-                ("JOBSET_NAME", "jobset-name"),
-                ("REPLICATED_JOB_NAME", "replicatedjob-name"),
-                ("JOB_INDEX", "job-index"),
-            )
-        ]
+    if not job.is_sweep:  # `$(INDEX)` is filled in for each pod
+        index = {"fieldRef": {"fieldPath": f"metadata.annotations['{_INDEX_LABEL}']"}}
+        variables = [{"name": INDEX, "valueFrom": index}, {"name": "TF_CONFIG", "value": _tf_config(job, role)}]
     values = {"PYTHONUNBUFFERED": "1", **role.environ}
-    variables += [{"name": name, "value": literal(value)} for name, value in {**values, **profile.environ}.items()]
+    variables += [{"name": name, "value": _literal(value)} for name, value in {**values, **profile.environ}.items()]
     variables += [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.secret, "key": secret.key}}}
         for name, secret in profile.secrets.items()
@@ -321,8 +210,8 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
     container = {
         "name": CONTAINER,
         "image": profile.image,
-        "command": [*map(literal, fetch.before(job)), "python", "-m", module],
-        "args": [literal(word) for word in words],
+        "command": ["python", "-m", module],
+        "args": [_literal(word) for word in words],
         "env": variables,
         "resources": _resources(profile.resources_of(role.name), profile.gpu_resource),
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -338,6 +227,21 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
         "containers": [filled(container)],
     }
     return {"metadata": {"labels": {INSTANCE_LABEL: job.name}}, "spec": filled(spec)}
+
+
+def _tf_config(job: JobSpec, role: Role) -> str:
+    """Returns the value of `TF_CONFIG` for pods of a role, whose names are those that JobSet gives."""
+    cluster = {
+        other.name: [f"{job.name}-{other.name}-0-{index}.{job.name}:{_PORT}" for index in range(other.count)]
+        for other in job.in_cluster
+    }
+    text = json.dumps({"cluster": cluster, "task": {"type": role.name, "index": INDEX}})
+    return text.replace(f'"{INDEX}"', f"$({INDEX})")
+
+
+def _literal(text: str) -> str:
+    """Returns a text with `$` escaped: Kubernetes replaces `$(NAME)`, and reads `$$` as `$`."""
+    return text.replace("$", "$$")
 
 
 def _resources(wanted: Resources, gpu_resource: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a profile for Kubernetes says in Kubernetes' own words, merged into what is rendered.
 
-Owns: the merge, and what it cannot change or add.
+Owns: the merge, and that it changes nothing on which the job relies.
 Does not own: the rendered object (`kubernetes.py`); whether fields exist, which the API server checks.
 
 Mappings merge key by key, items of lists merge by `name` (mounts by `mountPath`), other items are appended, null
@@ -9,25 +9,12 @@ removes a key, and any other value replaces.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer.shown import shorten
 
 _MAY_CHANGE = frozenset(("securityContext", "resources", "nodeSelector"))
-_NOT_ADDED = (
-    (r"(pod|job|template)\.metadata\.(name|generateName|namespace)", "the profile has name and namespace"),
-    (r"spec\.(hostname|subdomain)", "processes find each other by names that JobSet gives"),
-    (r"spec\.(successPolicy|backoffLimitPerIndex)", "what ends the job follows from its roles and max_restarts"),
-    (r"spec\.replicatedJobs\[[^]]*\]", "each role of the job is one; the profile sets how many processes it has"),
-    (
-        r"(pod|template\.spec\.template)\.spec\.activeDeadlineSeconds",
-        "a pod that it ends starts again, and a Job does not",
-    ),
-    (r"spec\.containers\[trainer\]\.env\[[^]]*\]\.value", "variables with values are under environ"),
-)
-"""Of paths that end so: why they cannot be added."""
 
 
 def merged(rendered: Any, fragment: Any) -> Any:
@@ -40,44 +27,31 @@ def merged(rendered: Any, fragment: Any) -> Any:
         return fragment
     items = list(rendered) if isinstance(rendered, list) else []
     for part in fragment:
-        place = next((i for i, item in enumerate(items) if _name(part) and _name(item) == _name(part)), None)
-        if place is None:
+        number = next((i for i, item in enumerate(items) if _name(part) and _name(item) == _name(part)), None)
+        if number is None:
             items.append(merged(None, part))
         else:
-            items[place] = merged(items[place], part)
+            items[number] = merged(items[number], part)
     return items
 
 
-def forbidden_changes(place: str, rendered: Any, result: Any) -> Iterator[str]:
-    """Yields what a fragment must not have done to a rendered object.
+def forbidden_changes(path: str, rendered: Any, result: Any) -> Iterator[str]:
+    """Yields what a fragment has changed or removed in a rendered object; it may add what it likes.
 
     Args:
-      place: the fragment's field in the profile.
-      rendered: the object without it.
+      path: of both in the profile.
+      rendered: the object without the fragment.
       result: the object with it.
     """
-    for path, before, after in _differences(place, rendered, result):
-        if before is not None:
-            what = "removes it" if after is None else f"makes it {_shown(after)}"
-            yield f"{path} is {_shown(before)}, on which the job relies, and the fragment {what}; leave that out"
-        else:
-            found = [why for end, why in _NOT_ADDED if re.search(rf"\b{end}$", path)]
-            yield from (f"{path} cannot be added: {why}; leave it out" for why in found)
-
-
-def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields path, value before and value after of each change; None for what is not there."""
-    old, new = _parts(before), _parts(after)
-    if before is None:
-        yield path, None, after
-    elif old is None or new is None:
-        if before != after:
-            yield path, before, after
+    before, after = _parts(rendered), _parts(result)
+    if before is None or after is None:
+        if rendered != result:
+            what = "removes it" if result is None else f"makes it {_shown(result)}"
+            yield f"{path} is {_shown(rendered)}, on which the job relies, and the fragment {what}; leave that out"
         return
-    old, new = old or {}, new or {}
-    for key in dict.fromkeys([*old, *new]):
+    for key, part in before.items():
         if key[1:] not in _MAY_CHANGE:
-            yield from _differences(f"{path}{key}", old.get(key), new.get(key))
+            yield from forbidden_changes(f"{path}{key}", part, after.get(key))
 
 
 def _parts(value: Any) -> dict[str, Any] | None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Any
 
 from official_trainer.config import Config, FrozenDict
-from official_trainer.distributed.cluster import LAYOUT
 from official_trainer.launch.profile import VARIABLE, Profile
 
 LONGEST_LABEL = 63
@@ -23,9 +22,10 @@ _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"  # of a DNS-1123 name
 _NAMESPACE = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$){_PART}")
 _SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
-_OUR_VARIABLES = frozenset(
-    (LAYOUT, "JOBSET_UID", "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
-)
+INDEX = "OFFICIAL_TRAINER_INDEX"
+"""Our own variable: the number of a pod among those of its role, for `TF_CONFIG`."""
+
+_OUR_VARIABLES = frozenset((INDEX, "JOB_COMPLETION_INDEX", "TF_CONFIG"))
 _DEVICE = re.compile(rf"{_PART}(\.{_PART})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 
 
@@ -73,11 +73,9 @@ class KubernetesProfile(Profile):
 
     Attributes:
       max_restarts: the most restarts after a signal or an unknown exit code; after 75, 143 and evictions none counts.
-      context: of kubectl's configuration; empty for the current one, which is kept with a submitted job.
-      namespace: of the job; empty for that of the context, which is kept too.
+      context: of kubectl's configuration; empty for the current one, which is looked up at each command.
+      namespace: of the job; empty for that of the context.
       image: of the container, with this package.
-      source: the code: `snapshot` for what is in the workspace when the job is submitted, `image` for what is in the
-        image's working directory; null for a snapshot where the run directory is at gs://, else the image.
       gpu_resource: the cluster's resource name for a GPU.
       volumes: that pods mount, each with claim, path and read_only.
       secrets: variables with values that stay in the cluster, by name, each with secret and key.
@@ -88,28 +86,12 @@ class KubernetesProfile(Profile):
     context: str = ""
     namespace: str = ""
     image: str = ""
-    source: Literal["snapshot", "image"] | None = None
     gpu_resource: str = "nvidia.com/gpu"
     volumes: tuple[VolumeClaim, ...] = ()
     secrets: dict[str, SecretKey] = FrozenDict()
     pod: dict[str, Any] = FrozenDict()
     job: dict[str, Any] = FrozenDict()
 
-    REMOVED: ClassVar[Mapping[str, str]] = {
-        "kind": "every job is a JobSet, so leave it out",
-        "image_pull_secrets": "write pod: {spec: {imagePullSecrets: [{name: NAME}]}}",
-        "service_account": "write pod: {spec: {serviceAccountName: NAME}}",
-        "queue": "write job: {metadata: {labels: {kueue.x-k8s.io/queue-name: NAME}}}",
-        "priority_class": "write pod: {spec: {priorityClassName: NAME}}",
-        "labels": "write job: {metadata: {labels: {…}}}, and the same under pod",
-        "node_selector": "write pod: {spec: {nodeSelector: {…}}}",
-        "tolerations": "write pod: {spec: {tolerations: […]}}",
-        "tpu": "write environ: {TPU_NAME: local}, and pod: {spec: {nodeSelector: {cloud.google.com/gke-tpu-accelerator:"
-        " TYPE, cloud.google.com/gke-tpu-topology: 2x4}, containers: [{name: trainer, resources: {limits: "
-        "{google.com/tpu: 8}}}]}}",
-        "ttl_seconds": "write job: {spec: {ttlSecondsAfterFinished: N}}",
-    }
-    MANAGED_WITH: ClassVar[Mapping[str, Any]] = {"kind": "jobset"}
     secrets_go = "put it into a Secret, and under secrets"
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,8 @@
 """The text that schedulers read: plain values as YAML, and shell scripts from the `.sh` templates in this folder.
 
-Owns: which YAML values are quoted; how a template is filled. Does not own: quoting a user's words for a shell (each
-target does it with `shlex.quote`), configurations (`config/dump.py`).
-
-Schedulers have their own YAML parsers, for several versions of YAML: `y` is true for one, `1e3` a number for another.
-PyYAML would write both without quotes.
+Owns: how a template is filled, and a form of YAML that every parser reads alike.
+Does not own: quoting a user's words for a shell (each target does it with `shlex.quote`), configurations
+(`config/dump.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +15,7 @@ from typing import Any
 
 import yaml
 
-_SAFE_START = re.compile(r"-{0,2}[A-Za-z]|/")
-_WORDS = frozenset(("y", "n"))
+_WORD = re.compile(r"[A-Za-z/-][\w./ :=-]*", re.ASCII)
 _BLOCK = re.compile(r"^#if (\w+)\n(.*?)^#end\n", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -46,31 +43,20 @@ def filled(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Indents lists below their key, and quotes text that a parser could read as a number."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
+    """Quotes text that a parser of another version of YAML could read as a number or a switch, such as 1e3 or y."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    if "\n" in value:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|")
-    is_plain = _SAFE_START.match(value) and value.lower() not in _WORDS
+    is_plain = _WORD.fullmatch(value) and value.lower() not in ("y", "n")
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if is_plain else "'")
 
 
-def _list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.SequenceNode:
-    is_short = all(isinstance(value, int) for value in values)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=is_short)
-
-
 _Dumper.add_representer(str, _text)
-_Dumper.add_representer(list, _list)
 
 
-def dump_yaml(value: dict[str, Any]) -> str:
+def dump_yaml(value: Mapping[str, Any]) -> str:
     """Returns a YAML document with keys in their order and each text on one line."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9))

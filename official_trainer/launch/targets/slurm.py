@@ -1,8 +1,8 @@
-"""Jobs on Slurm: one allocation for all processes, and a step of srun for each role.
+"""Jobs on Slurm: one allocation and one step of srun for all processes.
 
-Owns: `SlurmProfile`; what Slurm would refuse; the script that runs in the allocation, filled from `slurm.sh`; the
-commands of Slurm that submit a job, show it and end it.
-Does not own: how processes find each other there (`distributed/environment.py`).
+Owns: `SlurmProfile`; what Slurm would refuse; the script that runs in the allocation, filled from `slurm.sh`, which
+tells each process its place by `TF_CONFIG`; the commands of Slurm that submit a job, show it and end it.
+Does not own: what a process makes of `TF_CONFIG` (`distributed/environment.py`).
 
 The script ends with the exit code that `processes/verdict.py` would choose from those of all processes. Every word
 of a user is quoted with `shlex.quote`, or is alone on a line of #SBATCH and checked.
@@ -14,18 +14,16 @@ import dataclasses
 import re
 import shlex
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from subprocess import CompletedProcess
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated
 
 from official_trainer.config import Between, Positive
-from official_trainer.distributed.cluster import CHIEF, LAYOUT, PS, WORKER
-from official_trainer.distributed.environment import HOSTS, ROLE
+from official_trainer.distributed.cluster import CHIEF, PS, WORKER
+from official_trainer.distributed.environment import SIGNALLED_TOGETHER
 from official_trainer.errors import START_AGAIN, ExitCode
-from official_trainer.launch.profile import SNAPSHOT, Profile, Resources, command_problems, flag_problems
+from official_trainer.launch.profile import Profile, Resources, command_problems, flag_problems
 from official_trainer.launch.spec import JobSpec, is_in
-from official_trainer.launch.target import GONE, Argv, JobState, Phase, Rendered, Target, unknown
+from official_trainer.launch.target import Commands, Rendered, Target
 from official_trainer.launch.targets.rendering import script
 
 _SCRIPT = "job.sbatch"
@@ -34,16 +32,10 @@ _WORD = re.compile(r"[\w.,:@%+/=&|*()\[\]-]+", re.ASCII)  # what stands on a lin
 _LONGEST_LEAD = 65535  # seconds; sbatch takes no more
 _TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d\d?(:\d\d(:\d\d)?)?", re.ASCII)
 _ID = re.compile(r"(?:.*\n)*(\d+)(?:;\S*)?\s*", re.ASCII)  # after the `;`: the cluster, where there are several
-_ENDED = frozenset((
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-    "PREEMPTED", "RECONFIG_FAIL", "TIMEOUT",
-))  # fmt: skip
-_LIST = re.compile(r"^JOBID\s+STATE\s*$", re.MULTILINE)  # the heading, also above no jobs
-_JOB = re.compile(r"^(\d+)(?:_\S+)?\s+([A-Z_]+)\s*$", re.MULTILINE)
 _OURS = {
     "account": "set account",
     "array": "a sweep sets it to its workers, so leave it out",
-    "chdir": "`job logs` looks for the files of the job in its folder, so leave it out",
+    "chdir": "the job runs in its folder, so leave it out",
     "clusters": "`job` has to ask the same cluster, so set SLURM_CLUSTERS in your shell",
     "cpus-per-task": "set resources.cpus",
     "error": "`job logs` looks for its files, so leave it out",
@@ -59,14 +51,14 @@ _OURS = {
     **dict.fromkeys(("requeue", "no-requeue"), "set max_restarts, to 0 for a job that is not put back"),
     "signal": "set signal_seconds",
     "time": "set time_limit",
-    "wait": "`job watch` waits, so leave it out",
+    "wait": "`squeue` shows when it has ended, so leave it out",
 }
 _OF_STEPS = {
     **dict.fromkeys(("error", "label", "open-mode", "output"), "`job logs` looks for its files, so leave it out"),
     **dict.fromkeys(("input", "kill-on-bad-exit", "overlap", "wait"), "it decides how a job ends, so leave it out"),
     **dict.fromkeys(("distribution", "nodelist"), "each process has its node, so leave it out"),
-    **dict.fromkeys(("gpus", "gpus-per-task", "gres"), "set resources.gpus"),
-    **{name: _OURS[name] for name in ("cpus-per-task", "nodes", "ntasks")},
+    **dict.fromkeys(("gpus", "gres"), "set resources.gpus"),
+    **{name: _OURS[name] for name in ("cpus-per-task", "gpus-per-task", "nodes", "ntasks")},
 }
 _BEGINNINGS = ("gpus", "kill", "mem")  # of our options, and options themselves, the second as --no-kill
 _COLUMNS = "JobArrayID:20,State:14,RestartCnt:14,TimeUsed:14,TimeLeft:16,NumNodes:8,ReasonList:40"
@@ -87,10 +79,9 @@ class SlurmProfile(Profile):
       signal_seconds: how long before the time limit processes get SIGTERM to save; None for their grace period.
       python: the interpreter on the nodes; empty for the one that submits.
       setup: commands that run first, each as a list of words: `[[module, load, cuda], [source, ./env.sh]]`.
-      source: `snapshot`: the job runs the code as it was when it was submitted; `workspace`: as it is at each start.
       node_local: folders that each node has for itself, where run directories are refused.
       sbatch: other options of sbatch, such as `--qos=long` or `--constraint=intel`.
-      srun: other options of srun for each step, such as those of a container.
+      srun: other options of srun for the step, such as those of a container.
     """
 
     partition: str = ""
@@ -101,17 +92,10 @@ class SlurmProfile(Profile):
     signal_seconds: Annotated[int, Between(1, _LONGEST_LEAD)] | None = None
     python: str = ""
     setup: tuple[tuple[str, ...], ...] = ()
-    source: Literal["snapshot", "workspace"] = SNAPSHOT
     node_local: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm", "/run")
     sbatch: tuple[str, ...] = ()
     srun: tuple[str, ...] = ()
 
-    REMOVED: ClassVar[Mapping[str, str]] = {
-        "qos": "write sbatch: [--qos=NAME]",
-        "constraint": "write sbatch: [--constraint=FEATURES]",
-        "requeue": "write max_restarts: 0 for a job that is not put back; else leave it out",
-        "setup_script": "write setup: [[source, ./FILE]], whose path needs a slash",
-    }
     secrets_go = "set it in the shell that submits; sbatch passes it on"
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -153,9 +137,8 @@ class Slurm(Target[SlurmProfile]):
     name = "slurm"
     profile_class = SlurmProfile
     needs = "run this on a machine from which jobs are submitted, or install Slurm's client there (slurm-client)"
-
     runs_sweeps = True
-    gets_code_as = "folder"
+    copies_code = True
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile
@@ -182,104 +165,65 @@ class Slurm(Target[SlurmProfile]):
                 f"nodes: {nodes} nodes with {tasks_per_node} processes each (tasks_per_node) are too few for {tasks} "
                 "processes; raise one of the two"
             )
-        has_roles = sum(map(bool, profile.counts.values())) > 1
-        if profile.resources.gpus and has_roles and nodes * tasks_per_node != tasks:
-            yield (
-                f"resources.gpus: {tasks} processes of several roles share the GPUs of their nodes, so each node needs "
-                f"the same number of processes; set nodes and tasks_per_node so that their product is {tasks}"
-            )
 
     def render(self, job: JobSpec) -> Rendered:
-        return Rendered(files={_SCRIPT: _script(job, self.profile)}, submit=(("sbatch", "--parsable", _SCRIPT),))
+        return Rendered(files={_SCRIPT: _script(job, self.profile)}, submit=("sbatch", "--parsable", _SCRIPT))
 
     def id_of(self, name: str, output: str) -> str:
-        found = _ID.fullmatch(output)
-        return found[1] if found else ""
+        match = _ID.fullmatch(output)
+        return match[1] if match else ""
 
-    def status(self, job_id: str) -> Argv:
-        return ("squeue", "--states=all", f"--jobs={job_id}", f"--Format={_COLUMNS}")
-
-    def query(self, job_ids: Sequence[str]) -> Argv:
-        return ("squeue", "--states=all", "--array", f"--jobs={','.join(job_ids)}", "--Format=JobArrayID:30,State:30")
-
-    def states(self, job_ids: Sequence[str], ran: CompletedProcess[str]) -> Iterator[JobState]:
-        is_one = len(job_ids) == 1
-        tasks = [found.groups() for found in _JOB.finditer(ran.stdout)]
-        for job_id in job_ids:
-            words = [word for name, word in tasks if name == job_id]
-            if ran.returncode:
-                is_gone = is_one and "Invalid job id specified" in ran.stderr
-                yield GONE if is_gone else unknown(ran)
-            elif words:
-                counts = Counter(word.lower() for word in words)  # of an array, how many of its tasks are in which
-                parts = [f"{count} {word}" for word, count in counts.most_common()]
-                text = ", ".join(parts) if len(counts) > 1 else next(iter(counts))
-                yield JobState(Phase.ENDED if _ENDED.issuperset(words) else Phase.RUNNING, text)
-            else:  # one job alone is listed or an error, unless a program in place of squeue hides it
-                yield GONE if _LIST.search(ran.stdout) and not is_one else unknown(ran)
-
-    def logs(self, job_id: str, *, follow: bool) -> Argv:
-        return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files())
-
-    def log_files(self) -> tuple[str, ...]:
-        if self.is_sweep:
-            return tuple(f"slurm-{number}.out" for number in range(self.profile.workers))
-        _, *others = [role for role, count in self.profile.counts.items() if count]  # the first shares the script's log
-        return tuple(f"{name}.out" for name in ("slurm", *others))
-
-    def cancel(self, job_id: str) -> tuple[Argv, ...]:
-        return (("scancel", job_id),)
+    def commands(self, job: JobSpec, job_id: str, folder: str) -> Commands:
+        names = [f"slurm-{number}.out" for number in range(job.roles[0].count)] if job.is_sweep else ["slurm.out"]
+        return Commands(
+            status=("squeue", "--states=all", f"--jobs={job_id}", f"--Format={_COLUMNS}"),
+            logs=("tail", "--lines=+1", *(f"{folder}/{name}" for name in names)),
+            cancel=("scancel", job_id),
+        )
 
 
-def _script(job: JobSpec, own: SlurmProfile) -> str:
+def _script(job: JobSpec, profile: SlurmProfile) -> str:
     """Returns the script for the first node of the allocation: the options of sbatch, then the template."""
     workers = None
     if job.is_sweep:  # each of them is a task of an array, with a script like that of a job of one process
         workers = job.roles[0].count
         job = dataclasses.replace(job, roles=(dataclasses.replace(job.roles[0], count=1),))
-    names = [role.name for role in job.roles]
-    trained = [name for name in (CHIEF, WORKER) if name in names]
-    cpus, gpus = own.resources.cpus or 1, own.resources.gpus
-    resources = f"--cpus-per-task={cpus}"
-    if gpus and len(names) > 1:  # the step of each role gets all GPUs of its nodes, and its processes share them
-        resources += f" --gres=gpu:{gpus * (own.tasks_per_node or 0)}"
-    elif gpus:
-        resources += f" --gpus-per-task={gpus}"
+    roles = {role.name: role for role in job.roles}
+    trained = [CHIEF, WORKER, PS] if job.has_servers else [name for name in (CHIEF, WORKER) if name in roles]
     failed = f"|| exit {int(ExitCode.CONFIG)}"
     preparation = [
         f"cd -- {shlex.quote(job.cwd)} {failed}",
         # All processes are given the same variables.
-        *(f"export {name}={shlex.quote(value)}" for name, value in {**job.roles[0].environ, **own.environ}.items()),
+        *(f"export {name}={shlex.quote(value)}" for name, value in _variables(job, profile).items()),
         # The name of a command is quoted too, so it is no keyword of the shell.
-        *(f"{shlex.join(words)} {failed}" for words in own.setup),
+        *(f"{shlex.join(words)} {failed}" for words in profile.setup),
     ]
-    first, hosts, steps = 0, [], []
-    for role in job.roles:
-        hosts.append(f"{role.name}=$(nodes {first} {role.count})")
-        command = shlex.join([own.python or sys.executable, "-m", *role.argv])
-        steps.append(f'step {role.name} "{role.name if first else ""}" {first} {role.count} {command}')
-        first += role.count
-    steps = [f"slots {first}", f'{HOSTS}="{";".join(hosts)}"', f"export {HOSTS}", *steps]
+    interpreter = profile.python or sys.executable
+    commands = [f"  {name}) exec {shlex.join([interpreter, '-m', *role.argv])} ;;" for name, role in roles.items()]
+    options = [f"--cpus-per-task={profile.resources.cpus or 1}"]
+    options += [f"--gpus-per-task={profile.resources.gpus}"] if profile.resources.gpus else []
     return script(
         "slurm.sh",
-        blocks=["servers" if PS in names else "workers", *names],
-        options="\n".join(f"#SBATCH {option}" for option in _options(job, own, workers)),
+        options="\n".join(f"#SBATCH {option}" for option in _options(job, profile, workers)),
         preparation="\n".join(preparation),
-        steps="\n".join(steps),
-        waits="\n".join(f"ended {name}" for name in trained),
+        counts=" ".join(f"{name}={role.count}" for name, role in roles.items()),
+        commands="\n".join(commands),
+        srun=shlex.join([*options, *profile.srun]),
+        first=CHIEF if job.has_servers else " ".join(trained),
         trained=" ".join(trained),
-        max_restarts=own.max_restarts,
+        serves=f"{WORKER} | {PS}" if job.has_servers else "nobody",
+        total=sum(role.count for role in job.roles),
+        max_restarts=profile.max_restarts,
         config=int(ExitCode.CONFIG),
         retry=int(ExitCode.RETRY),
         again="|".join(str(int(code)) for code in START_AGAIN),
-        layout=LAYOUT,
-        role=ROLE,
-        cpus=cpus,
-        resources=resources,
-        srun="".join(f" {shlex.quote(option)}" for option in own.srun),
-        shared_gpus=gpus if len(names) > 1 else 0,
         server_seconds=_SERVER_SECONDS,
     )
+
+
+def _variables(job: JobSpec, profile: SlurmProfile) -> dict[str, str]:
+    """Returns the variables of all processes: those of the job, under those of the profile."""
+    return {SIGNALLED_TOGETHER: "1", **job.roles[0].environ, **profile.environ}
 
 
 def _options(job: JobSpec, own: SlurmProfile, workers: int | None) -> Iterator[str]:

@@ -2,13 +2,14 @@
 # Trains @@{name} on a Cloud TPU VM. Every boot runs this, on every host of the slice.
 set -u
 folder=@@{folder}
-place=@@{place}
 export HOME="${HOME:-/root}"
 
-if [ $# -eq 0 ]; then  # as a service, so that it is told to stop while there still is a network
+if [ $# -eq 0 ]; then  # systemd starts it again, and stops it while there still is a network
   mkdir -p "$folder" && cp "$0" "$folder/startup.sh" || exit 1
   exec systemd-run --unit=official-trainer --collect --property=After=network-online.target \
     --property=KillMode=mixed --property=TimeoutStopSec=@@{grace} \
+    --property=Restart=on-failure --property=RestartSec=10 --property='RestartPreventExitStatus=@@{final}' \
+    --property=StartLimitIntervalSec=infinity --property=StartLimitBurst=@@{starts} \
     --property=ExecStopPost="/bin/bash $folder/startup.sh stopped" bash "$folder/startup.sh" train
 fi
 cd "$folder" || exit 1
@@ -36,23 +37,15 @@ if [ "$1" = install ]; then
   touch installed
   exit
 fi
+if [ "$1" = stopped ]; then  # systemd says how; the log outlives the machine
+  case " 0 @@{final} " in *" $EXIT_STATUS "*) [ -e ended ] || echo "$EXIT_STATUS" >ended ;; esac
+  [ ! -e @@{log} ] || gcloud storage cp @@{log} @@kept
+  exit
+fi
+[ ! -e ended ] || exit "$(cat ended)"  # before this boot
 
-# The log of a slice goes on in the one that replaces it.
-[ -e @@{log} ] || gcloud storage cp "$place/@@{log}" @@{log} 2>/dev/null
+[ -e @@{log} ] || gcloud storage cp @@kept @@{log} 2>/dev/null  # that of the slice before this one goes on
 exec >>@@{log} 2>&1
-copy_log() (  # gcloud refuses to copy a file that grows; one copy at a time, so that the newest is the last
-  flock 9
-  cp @@{log} copied.log && gcloud storage cp copied.log "$place/@@{log}"
-) 9>copying
-finish() {
-  printf '{"exit_code": %d, "ended": "%s"}\n' "$1" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" >@@{exit}
-  copy_log
-  gcloud storage cp @@{exit} "$place/@@{exit}"
-  exit "$1"
-}
-[ "$1" != finish ] || finish "$2"
-[ "$1" != stopped ] || { [ -e @@{exit} ] || [ ! -e copying ] || copy_log; exit; }
-[ ! -e @@{exit} ] || exit 0  # it has ended before this boot
 attempt() {
   for _ in 1 2 3; do
     [ ! -e "$2" ] || return 0
@@ -63,18 +56,18 @@ attempt() {
   return 1
 }
 #if setup
-attempt setup set-up || finish 1
+attempt setup set-up || exit 1
 #end
 #if pod
 # One process drives the whole slice. The other hosts serve it, which their tpu-runtime does.
 worker=$(curl --silent --show-error --fail --retry 10 --retry-connrefused --header 'Metadata-Flavor: Google' \
   "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/attributes/agent-worker-number")
-[ -n "$worker" ] || { echo 'the metadata server does not say which host of the slice this is' >&2; finish 1; }
+[ -n "$worker" ] || { echo 'the metadata server does not say which host of the slice this is' >&2; exit 1; }
 [ "$worker" = 0 ] || exit 0
 #end
-attempt install installed || finish 1
+attempt install installed || exit 1
 
-while copy_log; sleep 60 && kill -0 $$; do :; done 2>/dev/null &  # while training runs, in the place of this process
+export @@{commit}=$(gzip -dc source.tar.gz | git get-tar-commit-id 2>/dev/null)
 @@{environ}
-cd source || finish 1
-exec ../venv/bin/python @@{argv}
+cd source || exit 1
+exec @@{argv}

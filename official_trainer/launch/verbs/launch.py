@@ -65,12 +65,8 @@ EXAMPLES = (
         "official-trainer launch tpu -- digits_cnn --model_dir=gs://my-bucket/digits",
         "show a job for a Cloud TPU slice (experimental: never run there)",
     ),
-    (
-        "official-trainer launch vertex -- digits_cnn --model_dir=gs://my-bucket/digits",
-        "show a job for Vertex AI (experimental: never run there)",
-    ),
 )
-NEXT = ("official-trainer job list", "the jobs that were submitted")
+NEXT = ("official-trainer job status digits-cnn", "the state of a submitted job")
 
 LOCAL = "local"
 _ELSEWHERE = {

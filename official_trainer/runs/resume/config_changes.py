@@ -1,6 +1,6 @@
 """The config that a run continues with: what has changed since its checkpoint, what of that is refused, its files.
 
-The code counts too, where both are of snapshots.
+The code counts too, where both were given as a commit.
 
 Owns: the class of each change, the refusal and the notice of changes; `params.yaml` and its history, `config.MODE.gin`
 and `operative_config.MODE.gin` (Model Garden's name), their checksums. Does not own: comparing configs
@@ -18,6 +18,7 @@ import fnmatch
 import hashlib
 import itertools
 import logging
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,7 @@ from official_trainer.files import PARAMS_FILE
 from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin, operative
 from official_trainer.runs.resume import garden_run
 from official_trainer.shown import first_few, shorten
-from official_trainer.tracking import code_files
-from official_trainer.tracking.code_files import Snapshot
+from official_trainer.tracking import git_state
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ GIN_KEY = "gin"
 """Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
 
 CODE_KEY = "code"
-"""Where a manifest's metadata holds `Snapshot.record`; not there if the code was that of no snapshot."""
+"""Where a manifest's metadata holds the commit of a job; not there if the code was that of a workspace."""
 
 CONFIG_KEY = "config"
 """Where a manifest's metadata holds the config, as `configuration.dump` writes it."""
@@ -128,9 +128,9 @@ class Change(Difference):
 
     Attributes:
       kind: what it means.
-      of: whose value: a field of the `config`; a `gin` binding, as text, `Ellipsis` if it is not bound; or the checksum
+      of: whose value: a field of the `config`; a `gin` binding, as text, `Ellipsis` if it is not bound; or the commit
         of the `code`.
-      files: of the code, those that differ; empty if the earlier snapshot is gone.
+      files: of the code, those that differ; empty if git does not say.
     """
 
     kind: Kind
@@ -183,7 +183,7 @@ class ConfigChangeError(ConfigError):
         new_bindings = [change.path for change in unsafe if change.of == "gin" and change.before is Ellipsis]
         ways += [f"leave out the binding of {name}" for name in new_bindings]  # for which there is no flag
         if any(change.of == "code" for change in unsafe):
-            ways += ["`official-trainer job resume` submits a job again as it was"]
+            ways += ["submit the job from the commit before: `git stash` or `git checkout` brings it back"]
         if ways:
             lines.append(f"To continue with the old ones, {'; '.join(ways)}")
         start = shlex.quote(f"task.init_checkpoint={self._model_dir}")
@@ -195,7 +195,7 @@ def accepted_changes(
     model_dir: str,
     resolved: Resolved,
     bindings: Bindings | None = None,
-    snapshot: Snapshot | None = None,
+    commit: str | None = None,
     *,
     allow_config_change: bool,
     step: int | None = None,
@@ -206,7 +206,7 @@ def accepted_changes(
       model_dir: the run directory.
       resolved: the config in force.
       bindings: those of gin; they are not compared before they are in force.
-      snapshot: of the code in force; without one, code is not compared.
+      commit: of the code that a job was given; without one, code is not compared.
       allow_config_change: whether changes that are not safe are accepted.
       step: of the checkpoint; None if it is not restored yet.
 
@@ -218,7 +218,7 @@ def accepted_changes(
     if step is None:
         return ()
     metadata = manifest.read(model_dir, step).metadata
-    changes: tuple[Change, ...] = (*gin_changes(metadata, bindings), *_code_changes(metadata, snapshot))
+    changes: tuple[Change, ...] = (*gin_changes(metadata, bindings), *_code_changes(metadata, commit))
     try:
         if CONFIG_KEY in metadata or garden_run.has_our_params(model_dir) or garden.prefix_of(model_dir, step) is None:
             changes += changes_since(saved_config(model_dir, step), resolved)
@@ -268,26 +268,27 @@ def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple
     return tuple(changes)
 
 
-def check_code(model_dir: str, snapshot: Snapshot, *, allow_config_change: bool) -> None:
-    """Refuses a snapshot that is not that of the newest checkpoint.
+def check_code(model_dir: str, commit: str, *, allow_config_change: bool) -> None:
+    """Refuses code that is not that of the newest checkpoint.
 
     Raises:
       ConfigChangeError: it is another one, and that is not allowed.
     """
     step = None if allow_config_change else newest_step(model_dir)
-    if step is not None and (changes := _code_changes(manifest.read(model_dir, step).metadata, snapshot)):
+    if step is not None and (changes := _code_changes(manifest.read(model_dir, step).metadata, commit)):
         raise ConfigChangeError(model_dir, step, changes)
 
 
-def _code_changes(metadata: Mapping[str, Any], snapshot: Snapshot | None) -> tuple[Change, ...]:
+def _code_changes(metadata: Mapping[str, Any], commit: str | None) -> tuple[Change, ...]:
     """Returns that the code differs from that of a checkpoint, if both are known."""
     before = metadata.get(CODE_KEY)
-    if snapshot is None or not before or before["digest"] == snapshot.digest:
+    if commit is None or not before or before == commit:
         return ()
-    earlier = code_files.at(before["path"])
-    changed = () if earlier is None else tuple(earlier.changed(snapshot.sums))
-    found = {"before": before["digest"], "after": snapshot.digest, "files": changed}
-    return (Change(path="code", kind="guarded", of="code", **found),)
+    names = git_state.ask(os.curdir, "diff", "--name-only", "--relative", before, commit, "--")
+    if names == "":  # another commit with the same files
+        return ()
+    files_changed = tuple((names or "").splitlines())
+    return (Change(path="code", before=before, after=commit, kind="guarded", of="code", files=files_changed),)
 
 
 def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:

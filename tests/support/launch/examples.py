@@ -9,8 +9,7 @@ from pathlib import Path
 
 from official_trainer.cli import flags
 from official_trainer.launch import submit, targets
-from official_trainer.launch.snapshot import Snapshot
-from official_trainer.launch.spec import with_code
+from official_trainer.launch.spec import Code, in_copy
 from official_trainer.launch.verbs import launch
 from tests import ROOT
 
@@ -40,11 +39,10 @@ def rendered(words):
 def in_workspace(engine, job):
     """Returns a job as it is submitted in WORKSPACE, with the code that its target copies from there."""
     job = dataclasses.replace(job, cwd=WORKSPACE)
-    if (form := engine.code_as(job.model_dir)) is None:
+    if not engine.copies_code:
         return job
-    path = f"{WORKSPACE}/launches/{job.name}/code-0123456789ab"
-    code = Snapshot(path=path, workspace=WORKSPACE, made_at=path, sums={"pyproject.toml": ""})
-    return with_code(job, code, path if form == "folder" else "")
+    folder = f"{WORKSPACE}/launches/{job.name}/code-0123456789ab"
+    return in_copy(job, Code(commit="0123456789ab" * 3 + "0123", workspace=WORKSPACE, folder=folder), [])
 
 
 def texts():

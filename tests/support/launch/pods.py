@@ -4,18 +4,15 @@ Each pod has a network namespace with an address of its own, and sees the others
 mount namespace.
 """
 
-import contextlib
 import ctypes
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from tests import ROOT
 from tests.support.distributed import networks
-from tests.support.forked import Command
 
 CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
 TIMEOUT_SECONDS = 150
@@ -76,94 +73,23 @@ def _expanded(text, environ):
     return re.sub(r"\$\$|\$\(([^)]*)\)", put_in, text)
 
 
-class Nodes:
-    """Runs pods as processes; use it in a `with` block, after whose end none is left."""
+def run(pods, folder, cwd):
+    """Runs pods as processes with nothing in their environment but what the manifest says, until all have ended.
 
-    def __init__(self, pods, folder, cwd, *, spare=0):
-        self._pods, self._folder, self._cwd = pods, Path(folder), cwd
-        self._network = networks.Network(len(pods) + spare)
-        self._places = {name: number for number, name in enumerate(pods)}
-        self._hosts = self._folder / "hosts"
-        self._commands = {}
-
-    def __enter__(self):
-        self._stack = contextlib.ExitStack()
-        self._stack.enter_context(self._network)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._write_hosts()
-        return self
-
-    def __exit__(self, *error):
-        for command in self._commands.values():
-            command.process.kill()
-            command.process.join(TIMEOUT_SECONDS)
-        self._stack.close()
-
-    def _write_hosts(self):
-        """Says where each pod is; in place, because the file is mounted."""
-        rows = [f"{self._network.addresses[place]} {self._pods[name].host}" for name, place in self._places.items()]
-        self._hosts.write_text("\n".join(["127.0.0.1 localhost", *rows, ""]))
-
-    def start(self, *name):
-        """Starts a pod's container, forked from a process that has imported TensorFlow."""
-        pod = self._pods[name]
-        assert pod.argv[:3] == ["python", "-m", "official_trainer"]
-        folder = self._folder / f"{'-'.join(map(str, name))}-{len(list(self._folder.iterdir()))}"
-        folder.mkdir()
-        first = Entrance(self._network.entrance(self._places[name]), str(self._hosts))
-        self._commands[name] = Command(pod.argv[3:], cwd=self._cwd, folder=folder, env=pod.environ, first=first)
-
-    def start_all(self):
-        for name in self._pods:
-            self.start(*name)
-        return self
-
-    def move(self, name, number):
-        """Gives a pod another node, and so another address, for its next start."""
-        self._places[name] = len(self._pods) + number
-        self._write_hosts()
-
-    def kill(self, *name):
-        self._commands[name].process.kill()
-        self._commands[name].process.join(TIMEOUT_SECONDS)
-
-    def terminate(self, *name):
-        os.kill(self._commands[name].process.pid, signal.SIGTERM)
-
-    def out(self, *name):
-        return self._commands[name].out
-
-    def err(self, *name):
-        return self._commands[name].err
-
-    def is_alive(self, *name):
-        return self._commands[name].process.exitcode is None
-
-    def wait(self, *name):
-        """Returns the exit code of a pod's newest container."""
-        process = self._commands[name].process
-        process.join(TIMEOUT_SECONDS)
-        assert process.exitcode is not None, f"{name} still runs\n{self.outputs()}"
-        return process.exitcode
-
-    def wait_all(self):
-        """Returns exit codes by (role, index)."""
-        return {name: self.wait(*name) for name in self._commands}
-
-    def outputs(self):
-        return "\n".join(f"--- {name}\n{each.out}\n{each.err}" for name, each in self._commands.items())
-
-    def run_anew(self):
-        """Runs all containers as new processes with nothing in their environment but what the manifest says."""
-        running = {}
-        for name, pod in self._pods.items():
+    Returns exit codes and outputs, by (role, index).
+    """
+    running = {}
+    with networks.Network(len(pods)) as network:
+        rows = [f"{address} {pod.host}" for address, pod in zip(network.addresses, pods.values(), strict=True)]
+        hosts = Path(folder) / "hosts"
+        hosts.write_text("\n".join(["127.0.0.1 localhost", *rows, ""]))
+        for number, (name, pod) in enumerate(pods.items()):
             machine = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
-            first = Entrance(self._network.entrance(self._places[name]), str(self._hosts))
             running[name] = subprocess.Popen(
                 [sys.executable, *pod.argv[1:]],
-                cwd=self._cwd,
+                cwd=cwd,
                 env={**machine, **pod.environ},
-                preexec_fn=first,
+                preexec_fn=Entrance(network.entrance(number), str(hosts)),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -173,7 +99,7 @@ class Nodes:
         finally:
             for process in running.values():
                 process.kill()
-        return {name: process.returncode for name, process in running.items()}, said
+    return {name: process.returncode for name, process in running.items()}, said
 
 
 class Entrance:

@@ -11,12 +11,28 @@ from official_trainer import config
 from official_trainer.launch.spec import training_job
 from official_trainer.launch.targets.kubernetes import Kubernetes
 from official_trainer.launch.targets.kubernetes_profile import KubernetesProfile
+from official_trainer.launch.targets.tpu import CloudTpu
+from official_trainer.launch.targets.tpu_profile import TpuProfile
 from tests import ROOT
-from tests.support.launch import examples, rendered_google
+from tests.support.launch import examples
 
 FOLDER = ROOT / "tests" / "data" / "rendered"
 IMAGE = "image: registry.example.com/trainer:1\n"
 RUN = "gs://bucket/digits"
+NAME = "digits-1a2b3c4d"
+TPU = """
+project: my-project
+zone: us-central2-b
+accelerator_type: v4-8
+runtime_version: tpu-ubuntu2204-base
+source: gs://my-bucket/code.tar.gz
+"""
+TPU_POD = f"""{TPU.replace("v4-8", "v4-32")}
+setup: [[systemctl, restart, tpu-runtime]]
+install: ['-r', requirements.lock]
+environ: {{GREETING: "it's $5"}}
+max_restarts: 3
+"""
 KUBERNETES = {
     "jobset-workers": f"""{IMAGE}
 workers: 2
@@ -78,7 +94,7 @@ def profile_of(text, kind=KubernetesProfile):
     return config.resolve(kind(), params_overrides=[text]).config
 
 
-def job_for(profile, *words, model_dir=RUN, name="digits-1a2b3c4d", strategy="auto"):
+def job_for(profile, *words, model_dir=RUN, name=NAME, strategy="auto"):
     argv = ["--experiment=digits_mlp", f"--model_dir={model_dir}", *words]
     mode = [] if any(word.startswith("--mode=") for word in words) else ["--mode=train"]
     job = training_job(profile.counts, [*argv, *mode], grace_seconds=35.0)
@@ -93,24 +109,26 @@ def manifest_of(text, *words, **changes):
 
 
 def texts():
-    """Returns the files for Kubernetes by name, without what `launch/examples/gke.yaml` shows too."""
-    asked = {name: Kubernetes(profile_of(text)) for name, text in KUBERNETES.items() if name != "jobset-tpu"}
+    """Returns the files by name, without what `launch/examples/` shows too."""
+    targets = {
+        f"{name}.yaml": Kubernetes(profile_of(text)) for name, text in KUBERNETES.items() if name != "jobset-tpu"
+    }
+    targets["tpu-pod.startup.sh"] = CloudTpu(profile_of(TPU_POD, TpuProfile))
     found = {}
-    for name, target in asked.items():
-        (found[f"{name}.yaml"],) = target.render(job_for(target.profile)).files.values()
+    for name, target in targets.items():
+        (found[name],) = target.render(job_for(target.profile)).files.values()
     return found
 
 
 def expected():
     """Returns every file that is kept, by its path."""
-    sources = {examples.FOLDER: examples.texts(), FOLDER: texts(), rendered_google.FOLDER: rendered_google.texts()}
+    sources = {examples.FOLDER: examples.texts(), FOLDER: texts()}
     return {folder / name: text for folder, found in sources.items() for name, text in found.items()}
 
 
 def kept():
     """Returns the paths of the files that are there."""
-    folders = (examples.FOLDER, FOLDER, rendered_google.FOLDER)
-    return {path for folder in folders for path in folder.iterdir() if path.is_file()}
+    return {path for folder in (examples.FOLDER, FOLDER) for path in folder.iterdir() if path.is_file()}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Stand-ins for Slurm's programs and for Python, with which a rendered script really runs.
 
-`srun` starts each task in turn. `python` notes its words, byte for byte, and ends as it is told to.
+`srun` starts all tasks at the same time. `python` notes its words, byte for byte, and ends as it is told to.
 """
 
 import json
@@ -18,26 +18,27 @@ if command[0] == "printenv":
     print("\\n".join(f"{i}: n{i // 2 + 1}" for i in reversed(range(count))))
     sys.exit()
 os.environ["SRUN_OPTIONS"] = repr(options)
-hosts = open(os.environ["SLURM_HOSTFILE"]).read().split()
-assert len(hosts) == count, (hosts, count)
-codes = []
+running = []
 for rank in range(count):
-    environ = {**os.environ, "SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURMD_NODENAME": hosts[rank]}
-    codes.append(subprocess.run(command, env=environ).returncode)
+    environ = {**os.environ, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"n{rank // 2 + 1}"}
+    running.append(subprocess.Popen(command, env=environ))
+codes = [process.wait() for process in running]
 sys.exit(max(code if code >= 0 else 128 - code for code in codes))
 """
 
 _PYTHON = """
 import json, os, signal, sys
-role, rank = os.environ["OFFICIAL_TRAINER_ROLE"], os.environ["SLURM_PROCID"]
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+name = f"{task['type']}.{task['index']}"
 noted = {
     "argv": [os.fsencode(word).hex() for word in sys.argv[1:]],
     "environ": {name: os.fsencode(value).hex() for name, value in os.environ.items()},
     "cwd": os.fsencode(os.getcwd()).hex(),
 }
-folder = os.environ["NOTES"]
-json.dump(noted, open(os.path.join(folder, f"{role}.{rank}"), "w"))
-code = json.loads(os.environ.get("CODES", "{}")).get(f"{role}.{rank}", 0)
+json.dump(noted, open(os.path.join(os.environ["NOTES"], name), "w"))
+code = json.loads(os.environ.get("CODES", "{}")).get(name, 0)
+if code == "serves":  # until it is told to end
+    signal.pause()
 if code < 0:
     os.kill(os.getpid(), -code)
 sys.exit(code)
@@ -45,8 +46,11 @@ sys.exit(code)
 
 _SCONTROL = """
 import os, sys
-open(os.path.join(os.environ["NOTES"], "requeued"), "w").write(" ".join(sys.argv[1:]))
-sys.exit(1)
+if sys.argv[1] == "requeue":
+    open(os.path.join(os.environ["NOTES"], "requeued"), "w").write(" ".join(sys.argv[1:]))
+    sys.exit(1)
+for name in sys.argv[4].split(","):
+    print(f"NodeName={name} Arch=x86_64 NodeAddr=10.0.0.{name[1:]} NodeHostName={name}")
 """
 
 

@@ -64,9 +64,7 @@ def test_every_command_works(words, is_new, tmp_path, monkeypatch, capfd):
     assert not (folder / "launches").exists()
 
 
-@pytest.mark.parametrize(
-    "words", [words for words in examples.commands() if words[0] in ("kubernetes", "tpu", "vertex")]
-)
+@pytest.mark.parametrize("words", [words for words in examples.commands() if words[0] in ("kubernetes", "tpu")])
 def test_a_profile_is_not_submitted_as_it_was_copied(words, tmp_path, monkeypatch, capfd):
     """N20: the file and the line of each value that is the user's to write."""
     copy_workspace(tmp_path, "experiments", "launch")

@@ -1,232 +1,135 @@
-"""Jobs that run the code as it was when they were submitted, with a scheduler of a few lines of shell."""
+"""The commit of a job: what is in it, that nothing of the user's repository changes, and its copy."""
 
-import json
-import os
-import shutil
-import tarfile
+import subprocess
 
 import pytest
 
-from official_trainer import cli
-from official_trainer.launch import snapshot
-from tests.support.launch import engine as scripted
-from tests.support.workspace import copy_workspace
+from official_trainer.launch import code
+from official_trainer.launch.code import CodeError
+from official_trainer.launch.spec import Code, in_copy, training_job
+from tests.support import repository
 
 
 @pytest.fixture
-def workspace(tmp_path, monkeypatch):
-    """A workspace, a scheduler's program on the PATH, and a target whose jobs run snapshots."""
-    folder = tmp_path / "work space"
-    folder.mkdir()
-    copy_workspace(folder, "experiments", "configs")
-    scripted.be_the_only_target(monkeypatch, tmp_path / "bin")
-    (folder / "p.yaml").write_text("code_as: folder\n")
-    monkeypatch.chdir(folder)
+def workspace(tmp_path):
+    folder = repository.make(tmp_path / "workspace")
+    (folder / ".gitignore").write_text("data/\n*.secret\nlaunches\n")
+    repository.git(folder, "add", "--all")
+    repository.git(folder, "commit", "-qm", "ignored")
     return folder
 
 
-def launch(capfd, *words, code=0):
-    """Runs `launch`, and returns what it prints to stdout, and to stderr."""
-    capfd.readouterr()
-    profile = "../p.yaml" if os.getcwd().endswith("configs") else "p.yaml"
-    found = cli.main(["launch", "scripted", f"--profile={profile}", *words, "--", "digits_mlp", "--model_dir=run"])
-    out, err = capfd.readouterr()
-    assert found == code, err
-    return out, err
+def listed(workspace, commit):
+    return repository.git(workspace, "ls-tree", "-r", "-z", "--name-only", commit).split("\0")[:-1]
 
 
-def folder_of_job(workspace):
-    (folder,) = (workspace / "launches").iterdir()
-    return folder
+def state(workspace):
+    """Returns what the user sees of the repository."""
+    words = (("status", "--porcelain"), ("diff", "--cached"), ("log", "--oneline", "--branches"), ("stash", "list"))
+    return [repository.git(workspace, *each) for each in words]
 
 
-def copies(workspace):
-    return sorted(path.name for path in folder_of_job(workspace).glob("code-*") if path.is_dir())
+def test_a_clean_workspace_is_its_own_commit(workspace):
+    assert code.commit_of(str(workspace)) == repository.git(workspace, "rev-parse", "HEAD")
 
 
-def test_a_job_runs_a_copy_of_the_code(workspace, capfd):
-    """N33: in the folder of the job; what is shown before is what is submitted."""
+def test_what_is_in_the_commit(workspace):
+    """N33: what is tracked, as it is now, and what git does not ignore; no runs, jobs and repositories inside."""
+    (workspace / "x").write_text("edited\n")
+    for name in (
+        "new.py",
+        "a.secret",
+        "data/rows",
+        "launches/job/job.sbatch",
+        "a/__pycache__/x.pyc",
+        "runs/a/run.json",
+    ):
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text("text")
+    repository.git(workspace, "add", "new.py")
+    (workspace / "a b\u00e9").write_text("text")
+    repository.make(workspace / "other")
+    before = state(workspace)
+    commit = code.commit_of(str(workspace))
+    assert listed(workspace, commit) == [".gitignore", "a b\u00e9", "new.py", "x"]
+    assert repository.git(workspace, "show", f"{commit}:x") == "edited"
+    assert repository.git(workspace, "rev-parse", f"{commit}^") == repository.git(workspace, "rev-parse", "HEAD")
+    assert state(workspace) == before
+    assert code.commit_of(str(workspace)) == commit  # the same files are the same commit
+    (workspace / "x").write_text("edited again\n")
+    assert code.commit_of(str(workspace)) != commit
+
+
+def test_a_workspace_without_a_commit_yet(tmp_path):
+    repository.git(tmp_path, "init", "-q")
+    (tmp_path / "x").write_text("x")
+    assert listed(tmp_path, code.commit_of(str(tmp_path))) == ["x"]
+
+
+def test_workspaces_that_git_does_not_know(workspace, tmp_path, monkeypatch):
+    """N33: no repository, one that ignores the folder, no git."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     (workspace / "data").mkdir()
-    shown, summary = launch(capfd)
-    assert not (workspace / "launches").exists()
-    assert "  code           as it is now, " in summary and " files, which --submit copies\n" in summary
-    said, _ = launch(capfd, "--submit")
-    (name,) = copies(workspace)
-    copy = folder_of_job(workspace) / name
-    assert f"it runs the code as it is now, of which {copy.relative_to(workspace)} is a copy\n" in said
-    assert (folder_of_job(workspace) / "job.txt").read_text() == shown
-    assert shown.splitlines()[-1] == str(copy)
-    assert (copy / "experiments" / "digits.py").read_bytes() == (workspace / "experiments" / "digits.py").read_bytes()
+    assert code.commit_of(str(tmp_path)) is None and code.commit_of(str(workspace / "data")) is None
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert code.commit_of(str(workspace)) is None
 
 
-def test_files_that_flags_name_are_those_of_the_copy(workspace, capfd, monkeypatch):
-    """N33: relative to the folder of the command, which may be one of the workspace, or absolute."""
-    monkeypatch.chdir(workspace / "configs")
-    outside = workspace.parent / "outside.yaml"
-    outside.write_text("{}\n")
-    names = ("digits_mlp.yaml", workspace / "configs" / "digits_mlp.yaml", outside)
-    shown, _ = launch(capfd, *(f"--config_file={name}" for name in names))
-    copy = shown.splitlines()[-1].removesuffix("/configs")
-    assert copy.startswith(str(workspace / "launches"))
-    for name in ("digits_mlp.yaml", f"{copy}/configs/digits_mlp.yaml", outside):
-        assert f"'--config_file={name}'" in shown
+def test_a_repository_that_git_cannot_read(workspace):
+    """N33: what is ignored, such as secrets, is not known then."""
+    (workspace / ".git" / "index").write_text("damaged")
+    with pytest.raises(CodeError, match=r"`git add` fails \(.*\), so it is not known what the code of the job is; men"):
+        code.commit_of(str(workspace))
 
 
-def test_a_file_above_the_workspace_stays_where_it_is(workspace, capfd):
-    """N33: a relative path does not lead there from the copy."""
-    (workspace.parent / "outside.yaml").write_text("{}\n")
-    shown, _ = launch(capfd, "--config_file=../outside.yaml", "--config_file=./../work space/configs/digits_mlp.yaml")
-    copy = shown.splitlines()[-1]
-    for name in (workspace.parent / "outside.yaml", f"{copy}/configs/digits_mlp.yaml"):
-        assert f"--config_file={name}'" in shown
-
-
-def test_a_value_that_leads_out_of_the_workspace_is_refused(workspace, capfd, monkeypatch):
-    """N33: the copy is elsewhere, so the job would look for it in another place, after it has waited."""
-    _, said = launch(capfd, "--set=task.init_checkpoint=../other/run", code=2)
-    assert said.endswith(
-        "error: task.init_checkpoint=../other/run leads out of the workspace, and the job runs in a copy of it, "
-        "elsewhere; use an absolute path, or a URL\n"
+def test_a_copy_has_the_commit_and_leads_to_the_data(workspace):
+    """N33: it is made once; a relative path to what git ignores leads to the workspace."""
+    (workspace / "data").mkdir()
+    (workspace / "data/rows").write_text("1")
+    (workspace / "x").write_text("edited\n")
+    found = Code(
+        commit=code.commit_of(str(workspace)), workspace=str(workspace), folder=str(workspace / "launches/job/code-1")
     )
-    launch(capfd, "--set=task.init_checkpoint=other/run")
-    monkeypatch.chdir(workspace / "configs")
-    launch(capfd, "--set=task.init_checkpoint=../other/run")
-    (workspace / "p.yaml").write_text("code_as: archive\n")
-    _, said = launch(capfd, code=2)
-    assert said.endswith(
-        "error: the processes of the job start at the top of the code, where relative paths mean something else; run "
-        f"this command in {workspace}, not in {workspace}/configs\n"
+    code.keep(found, "job")
+    code.copy(found)
+    copy = workspace / "launches/job/code-1"
+    assert sorted(path.name for path in copy.iterdir()) == [".gitignore", "data", "x"]
+    assert (copy / "x").read_text() == "edited\n" and (copy / "data/rows").read_text() == "1"
+    assert [path.name for path in copy.parent.iterdir()] == ["code-1"]
+    assert repository.git(workspace, "for-each-ref", "--format=%(objectname) %(refname)", "refs/official-trainer") == (
+        f"{found.commit} refs/official-trainer/job"
     )
+    (copy / "x").write_text("a job runs here\n")
+    code.copy(found)
+    assert (copy / "x").read_text() == "a job runs here\n"
 
 
-def test_what_an_archive_does_not_hold_is_named(workspace, capfd):
-    """N33: a copy on shared storage has links to it, a machine with an archive has not."""
-    (workspace.parent / "library").mkdir()
-    (workspace / "experiments" / "library").symlink_to("../../library")
-    (workspace / ".hidden" / "weights").mkdir(parents=True)
-    checkpoint = "--set=task.init_checkpoint=.hidden/weights"
-    said = (
-        "warning: experiments/library, task.init_checkpoint=.hidden/weights: no code (git ignores it, or it is a link "
-        "out of the workspace), so the machines of the job will lack it\n"
-    )
-    assert "warning" not in launch(capfd, checkpoint)[1]
-    (workspace / "p.yaml").write_text("code_as: archive\n")
-    assert said in launch(capfd, checkpoint)[1]
-    assert "init_checkpoint" not in launch(capfd, "--set=task.init_checkpoint=experiments/../configs")[1]
-    launch(capfd, "--submit")
-    (archive,) = folder_of_job(workspace).glob("code-*.tar.gz")
-    found = snapshot.unpack(str(archive), str(workspace.parent / "there"))
-    assert found.as_it_is() == found
-    assert not os.path.lexists(workspace.parent / "there" / "experiments" / "library")
+def test_a_folder_of_a_repository(workspace):
+    """N33: a workspace below the top of its repository: the copy has that folder."""
+    inner = workspace / "inner"
+    inner.mkdir()
+    (inner / "y").write_text("y")
+    found = Code(commit=code.commit_of(str(inner)), workspace=str(inner), folder=str(inner / "launches/job/code-1"))
+    code.copy(found)
+    assert [path.name for path in (inner / "launches/job/code-1").iterdir()] == ["y"]
 
 
-def test_a_job_whose_code_was_edited_or_removed_is_not_resumed(workspace, capfd):
-    """N33: it is another one, or would fail on its node."""
-    launch(capfd, "--submit")
-    job = folder_of_job(workspace)
-    (copy,) = copies(workspace)
-    cli.main(["job", "cancel", job.name])
-    again = (
-        "submit the job again: official-trainer launch scripted --profile=p.yaml --submit -- digits_mlp --model_dir=run"
-    )
-
-    def refused(what):
-        capfd.readouterr()
-        assert cli.main(["job", "resume", job.name]) == 2
-        assert f"{job.name} runs the code in {job / copy}, {what}; {again}\n" in capfd.readouterr().err
-
-    (job / copy / "experiments" / "digits.py").write_text("")
-    refused("where experiments/digits.py changed")
-    shutil.rmtree(job / copy)
-    refused("which is gone")
-    launch(capfd, "--submit")
-    cli.main(["job", "cancel", job.name])
-    assert cli.main(["job", "resume", job.name]) == 0
+def test_a_job_in_its_copy():
+    """N33: its directory, files that flags name, and where Python looks for modules; what is elsewhere stays."""
+    words = ["--config_file=/ws/a.yaml", "--config_file=b.yaml", "--config_file=../c.yaml", "--gin_file=/elsewhere"]
+    job = training_job({"worker": 1}, words, grace_seconds=1)
+    job = type(job)(**{**vars(job), "cwd": "/ws/inner"})
+    (role,) = in_copy(job, Code(commit="abc", workspace="/ws", folder="/copy"), ["/ws/src", "/lib"]).roles
+    expected = ["--config_file=/copy/a.yaml", "--config_file=b.yaml", "--config_file=/copy/c.yaml", words[3]]
+    assert list(role.argv[2:]) == expected
+    assert role.environ == {"OFFICIAL_TRAINER_COMMIT": "abc", "PYTHONPATH": "/copy/src:/lib"}
+    (role,) = in_copy(job, Code(commit="abc", workspace="/ws", folder="/copy"), ["/lib"]).roles
+    assert role.environ == {"OFFICIAL_TRAINER_COMMIT": "abc"}
 
 
-def test_code_that_has_not_changed_is_copied_once(workspace, capfd):
-    launch(capfd, "--submit")
-    first = copies(workspace)
-    cli.main(["job", "cancel", folder_of_job(workspace).name])
-    launch(capfd, "--submit")
-    assert copies(workspace) == first
-    cli.main(["job", "cancel", folder_of_job(workspace).name])
-    (workspace / "experiments" / "mine.py").write_text("")
-    launch(capfd, "--submit")
-    assert len(copies(workspace)) == 2
+def test_a_git_that_hangs(workspace, monkeypatch):
+    def hangs(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
 
-
-def test_a_submission_that_fails_leaves_no_copy(workspace, capfd, monkeypatch):
-    monkeypatch.setenv("ENGINE_FAILS", "start")
-    launch(capfd, "--submit", code=1)
-    assert not (workspace / "launches").exists()
-    monkeypatch.delenv("ENGINE_FAILS")
-    launch(capfd, "--submit")
-    before = copies(workspace)
-    cli.main(["job", "cancel", folder_of_job(workspace).name])
-    monkeypatch.setenv("ENGINE_FAILS", "start")
-    launch(capfd, "--submit", code=1)
-    assert copies(workspace) == before  # `job resume` needs it
-
-
-def test_a_submission_that_fails_leaves_what_was_there(workspace, capfd, monkeypatch):
-    """N33: a job may run there whose record is lost, and need its code, and its output is not ours to remove."""
-    launch(capfd, "--submit")
-    job, before = folder_of_job(workspace), copies(workspace)
-    (job / "launch.json").unlink()
-    (job / "slurm.out").write_text("said")
-    monkeypatch.setenv("ENGINE_FAILS", "start")
-    (workspace / "experiments" / "mine.py").write_text("")
-    for _ in range(2):
-        launch(capfd, "--submit", code=1)
-        assert copies(workspace) == before and (job / "slurm.out").read_text() == "said"
-        (workspace / "experiments" / "mine.py").unlink(missing_ok=True)
-
-
-def test_a_job_that_was_started_in_part_keeps_its_code(workspace, capfd):
-    """Its first command has succeeded, so it can be cancelled, and resumed."""
-    (workspace / "p.yaml").write_text("code_as: archive\nsteps: 2\n")
-    launch(capfd, "--submit", code=1)
-    (copy,) = copies(workspace)
-    assert (folder_of_job(workspace) / f"{copy}.tar.gz").exists()
-
-
-def test_a_file_that_is_edited_while_the_job_is_submitted_is_named(workspace, capfd, monkeypatch):
-    planned = snapshot.planned
-
-    def edited(*args):
-        found = planned(*args)
-        (workspace / "configs" / "digits_mlp.yaml").write_text("{}\n")
-        return found
-
-    monkeypatch.setattr(snapshot, "planned", edited)
-    _, said = launch(capfd, "--submit", code=2)
-    assert "configs/digits_mlp.yaml changed while the job was being submitted; submit it again" in said
-    assert not (workspace / "launches").exists()
-
-
-def test_a_target_whose_jobs_run_the_workspace_copies_nothing(workspace, capfd):
-    (workspace / "p.yaml").write_text("code_as: null\n")
-    said, _ = launch(capfd, "--submit")
-    assert "copy" not in said
-    assert copies(workspace) == []
-    record = json.loads((folder_of_job(workspace) / "launch.json").read_text())
-    assert record["name"] == folder_of_job(workspace).name
-
-
-def test_an_engine_may_get_an_archive(workspace, capfd, monkeypatch):
-    """N33: with what describes the code; files that flags name are relative to its top."""
-    (workspace / "p.yaml").write_text("code_as: archive\n")
-    path = workspace / "configs" / "digits_mlp.yaml"
-    shown, _ = launch(capfd, f"--config_file={path}", "--submit")
-    assert "is a copy\n" in shown
-    (archive,) = folder_of_job(workspace).glob("code-*.tar.gz")
-    with tarfile.open(archive) as opened:
-        names = opened.getnames()
-    assert {".official-trainer.json", "experiments/digits.py", "configs/digits_mlp.yaml"} <= set(names)
-    assert "'--config_file=configs/digits_mlp.yaml'" in (folder_of_job(workspace) / "job.txt").read_text()
-    cli.main(["job", "cancel", folder_of_job(workspace).name])
-    shutil.rmtree(workspace / "launches")
-    monkeypatch.setenv("ENGINE_FAILS", "start")
-    launch(capfd, "--submit", code=1)
-    assert not (workspace / "launches").exists()
+    monkeypatch.setattr(subprocess, "run", hangs)
+    assert code.commit_of(str(workspace)) is None

@@ -1,91 +1,68 @@
-"""A run that goes on with another snapshot of the code than its newest checkpoint."""
+"""A run that goes on with another commit of the code than its newest checkpoint."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from official_trainer.checkpoints import manifest
-from official_trainer.launch import snapshot
 from official_trainer.runs.resume.config_changes import ConfigChangeError
+from official_trainer.tracking.git_state import COMMIT
+from tests.support import repository
 from tests.support.guarded_runs import train
 
 
 @pytest.fixture
-def workspace(tmp_path):
-    folder = tmp_path / "workspace"
-    (folder / "experiments").mkdir(parents=True)
+def workspace(tmp_path, monkeypatch):
+    """A repository, which is the current directory, as that of a job is a folder of one."""
+    folder = repository.make(tmp_path / "workspace")
+    monkeypatch.chdir(folder)
     return folder
 
 
-def code(workspace, text):
-    """Returns a snapshot of the workspace with this text in a file."""
-    (workspace / "experiments" / "mine.py").write_text(text)
-    return snapshot.take(str(workspace), str(workspace / "launches" / "job"))
-
-
 def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeypatch, capsys):
-    """N33: the run and its checkpoints record the snapshot; the same code in another copy is no change."""
-    first, second = code(workspace, "first"), code(workspace, "second")
-    monkeypatch.chdir(first.path)
+    """N33: the run and its checkpoints record the commit; the same files in another commit are no change."""
+    first = repository.commit(workspace, "first\n")
+    monkeypatch.setenv(COMMIT, first)
     train(model_dir, "trainer.train_steps=2")
-    run = json.loads(Path(model_dir, "run.json").read_text())
-    assert (run["workspace"], run["code"]) == (str(workspace), first.record)
-    assert manifest.read(model_dir, 2).metadata["code"] == first.record
+    assert json.loads(Path(model_dir, "run.json").read_text())["git_revision"] == first
+    assert manifest.read(model_dir, 2).metadata["code"] == first
 
-    shutil.copytree(first.path, workspace / "copy", symlinks=True)
-    monkeypatch.chdir(workspace / "copy")
+    repository.git(workspace, "commit", "-q", "--allow-empty", "-m", "nothing")
+    monkeypatch.setenv(COMMIT, same := repository.git(workspace, "rev-parse", "HEAD"))
     train(model_dir, "trainer.train_steps=3")
 
-    monkeypatch.chdir(second.path)
+    second = repository.commit(workspace, "second\n")
+    monkeypatch.setenv(COMMIT, second)
     with pytest.raises(ConfigChangeError) as caught:
         train(model_dir)
     said = str(caught.value)
-    assert said.splitlines()[:3] == [
+    assert said.splitlines()[:2] == [
         f"--model_dir={model_dir}: the code is not the one that ckpt-3 was saved with",
         "Changes what the run computes from here on:",
-        f"  code: {first.digest} -> {second.digest}; changed: experiments/mine.py",
     ]
+    assert said.splitlines()[2].startswith(f"  code: {same[:20]}") and said.splitlines()[2].endswith("; changed: x")
     assert "\nTo continue with the new code, add --allow_config_change\n" in said
-    assert "To continue with the old ones, `official-trainer job resume` submits a job again as it was" in said
+    assert "To continue with the old ones, submit the job from the commit before: `git stash` or `git" in said
     capsys.readouterr()
     train(model_dir, allow_config_change=True, quiet=False)
-    change = f"code: {first.digest} -> {second.digest}; changed: experiments/mine.py, by --allow_config_change"
-    assert change in capsys.readouterr().out
-    assert manifest.read(model_dir, 4).metadata["code"] == second.record
+    assert "; changed: x, by --allow_config_change" in capsys.readouterr().out
+    assert manifest.read(model_dir, 4).metadata["code"] == second
 
 
-def test_a_copy_that_was_edited_is_other_code(workspace, model_dir, monkeypatch):
-    """N33: though it is still where the checkpoint says; data that is linked there may change."""
-    (workspace / "data").symlink_to(workspace.parent)
-    kept = code(workspace, "first")
-    monkeypatch.chdir(kept.path)
+def test_commits_that_git_does_not_have_here(workspace, model_dir, monkeypatch):
+    """N33: as in an image: they differ, and no file is named."""
+    monkeypatch.setenv(COMMIT, "1" * 40)
     train(model_dir, "trainer.train_steps=2")
-    (workspace.parent / "more").touch()
-    train(model_dir, "trainer.train_steps=3")
-    Path(kept.path, "experiments", "mine.py").write_text("edited")
-    with pytest.raises(ConfigChangeError, match=f"  code: {kept.digest} -> [0-9a-f]+; changed: experiments/mine.py\n"):
+    monkeypatch.setenv(COMMIT, "2" * 40)
+    with pytest.raises(ConfigChangeError, match="code: 1+ -> 2+\n"):
         train(model_dir)
 
 
-def test_code_is_not_compared_outside_of_snapshots(workspace, model_dir, monkeypatch):
+def test_code_is_not_compared_outside_of_jobs(workspace, model_dir, monkeypatch):
     """To edit and train in the workspace is daily work, and needs no flag."""
-    kept = code(workspace, "first")
-    monkeypatch.chdir(kept.path)
+    monkeypatch.setenv(COMMIT, repository.commit(workspace, "first\n"))
     train(model_dir, "trainer.train_steps=2")
-    monkeypatch.chdir(workspace)
-    (workspace / "experiments" / "mine.py").write_text("edited")
+    monkeypatch.delenv(COMMIT)
+    (workspace / "x").write_text("edited\n")
     train(model_dir)
-    run = json.loads(Path(model_dir, "run.json").read_text())
-    assert (run["workspace"], run["code"]) == (str(workspace), None)
-
-
-def test_without_the_earlier_snapshot_its_files_are_not_named(workspace, model_dir, monkeypatch):
-    first, second = code(workspace, "first"), code(workspace, "second")
-    monkeypatch.chdir(first.path)
-    train(model_dir, "trainer.train_steps=2")
-    monkeypatch.chdir(second.path)
-    shutil.rmtree(first.path)
-    with pytest.raises(ConfigChangeError, match=f"code: {first.digest} -> {second.digest}\n"):
-        train(model_dir)

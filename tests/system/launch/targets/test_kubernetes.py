@@ -1,14 +1,17 @@
-"""What the schemas of Kubernetes and JobSet say of the jobs that are rendered."""
+"""What the schemas of Kubernetes and JobSet, and kubectl, say of the jobs that are rendered."""
 
 import copy
 import functools
 import itertools
 import operator
+import shutil
+import subprocess
 
 import kubernetes_validate
 import pytest
 
-from tests.support.launch.rendered import KUBERNETES, manifest_of
+from official_trainer.launch.targets.kubernetes import Kubernetes
+from tests.support.launch.rendered import KUBERNETES, NAME, job_for, manifest_of, profile_of
 
 RELEASES = ("1.34", "1.37")
 
@@ -72,3 +75,20 @@ def test_a_misspelt_field_is_found_wherever_it_is(name):
     """The check of the schemas can fail: each field of each kind of job, one at a time."""
     for path, broken in misspelt(manifest_of(KUBERNETES[name]), at_least=20):
         assert schema_problems(broken), path
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="KUBECTL IS NOT ASKED: it is not on the PATH")
+def test_kubectl_takes_the_words(tmp_path, monkeypatch):
+    """N20: it looks for the cluster after it has read them; it refuses a word that it does not know."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    target = Kubernetes(profile_of(f"{KUBERNETES['jobset-servers']}"))
+    job = job_for(target.profile)
+    (tmp_path / "jobset.yaml").write_text(target.render(job).files["jobset.yaml"])
+    commands = target.commands(job, NAME, str(tmp_path))
+    for argv in (target.render(job).submit, commands.status, commands.logs, commands.cancel):
+        for words, is_known in ((argv, True), ((*argv, "--no-such-flag"), False)):
+            done = subprocess.run(
+                (*words, "--server=http://127.0.0.1:1"), cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+            assert done.returncode and ("unknown flag" not in done.stderr) == is_known, done.stderr
+            assert ("127.0.0.1:1" in done.stderr) == is_known, done.stderr

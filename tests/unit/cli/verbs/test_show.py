@@ -15,9 +15,7 @@ from official_trainer.runs.health.time_account import PARTS
         (["--gin_params=f.x = 1"], "--gin_params would have no effect here: gin binds arguments of functions and does"),
         (["--json", "--explain=runtime"], "--explain and --json cannot be combined; keep one"),
         (["--time", "--diff"], "--time and --diff cannot be combined; keep one"),
-        (["--code", "--json"], "--code and --json cannot be combined; keep one"),
         (["--time"], "--time needs the directory of a run, such as: official-trainer show runs/digits --time"),
-        (["--code"], "--code needs the directory of a run, such as: official-trainer show runs/digits --code"),
     ],
 )
 def test_flags_that_cannot_be_honoured(words, said, workspace, capsys):

@@ -1,12 +1,10 @@
-"""Jobs on Kubernetes: what is rendered, that its schemas take it, what is refused, and the words for kubectl.
+"""Jobs on Kubernetes: what is rendered, what follows from the ends of pods, what is refused, the words for kubectl.
 
-No control plane runs here. What one would say of an object is asked of the schemas that its authors publish.
+No control plane runs here. What one would say of an object is asked of rules and schemas that its authors publish.
 """
 
+import copy
 import dataclasses
-import functools
-import json
-import operator
 
 import pytest
 import yaml
@@ -14,16 +12,14 @@ import yaml
 from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
-from official_trainer.launch.snapshot import Snapshot
 from official_trainer.launch.spec import shared_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
+from official_trainer.launch.targets.kubernetes_fragments import merged
 from official_trainer.launch.targets.rendering import dump_yaml
 from tests.support.launch import admission, pod_security
 from tests.support.launch.controllers import ALL, ALL_COUNTED, ALONE, FAILED, Controllers
 from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
 
-JOB = "spec.replicatedJobs.1.template.spec"
-POD = f"{JOB}.template.spec"
 SERVERS = f"{IMAGE}\nworkers: 2\nps: 1"
 
 
@@ -48,58 +44,53 @@ def problems_of(text, *words, **changes):
 
 
 @pytest.mark.parametrize("name", KUBERNETES)
-def test_webhooks_would_take_it(name):
-    """N20: rules of the API server and of JobSet that no schema has."""
-    assert list(admission.problems_of_jobset(manifest_of(KUBERNETES[name]))) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        ("spec.successPolicy.targetReplicatedJobs", ["leader"], "leader is no replicated job"),
-        ("spec.failurePolicy.rules.0.name", "for-good", "for-good is no name of a rule"),
-        (f"{POD}.restartPolicy", "OnFailure", "needs restartPolicy: Never"),
-        (f"{JOB}.podFailurePolicy.rules.1.onExitCodes.containerName", "x", "that there is"),
-        (f"{POD}.terminationGracePeriodSeconds", 9, "longer than the grace"),
-        (f"{POD}.containers.0.volumeMounts", [{"name": "x", "mountPath": "/"}], "is mounted that is not there"),
-    ],
-)
-def test_what_webhooks_would_not_take(path, value, said):
-    """The check of the rules can fail."""
-    manifest = manifest_of(KUBERNETES["jobset-servers"])
-    *before, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
-    functools.reduce(operator.getitem, before, manifest)[last] = value
-    assert any(said in problem for problem in admission.problems_of_jobset(manifest))
-
-
-@pytest.mark.parametrize("name", KUBERNETES)
-def test_a_restricted_namespace_would_take_its_pods(name):
-    """N20: Pod Security Standards, level `restricted`, every role."""
-    for job in replicated(manifest_of(KUBERNETES[name])).values():
+def test_a_cluster_would_take_it(name):
+    """N20: rules of the API server and of JobSet that no schema has; Pod Security Standards, level `restricted`."""
+    manifest = manifest_of(KUBERNETES[name])
+    assert list(admission.problems_of_jobset(manifest)) == []
+    for job in replicated(manifest).values():
         assert list(pod_security.problems_of_pod(job["template"]["spec"])) == []
 
 
-OF_POD, OF_CONTAINER = "securityContext", "containers.0.securityContext"
+def test_what_a_cluster_would_not_take():
+    """The checks of the rules can fail."""
+    manifest = manifest_of(KUBERNETES["jobset-servers"])
+    job = manifest["spec"]["replicatedJobs"][1]["template"]["spec"]
+    pod = job["template"]["spec"]
+    manifest["spec"]["successPolicy"]["targetReplicatedJobs"] = ["leader"]
+    manifest["spec"]["failurePolicy"]["rules"][0]["name"] = "for-good"
+    job["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] = "x"
+    pod |= {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 9}
+    pod["containers"][0] |= {"volumeMounts": [{"name": "x", "mountPath": "/"}], "securityContext": {"runAsUser": 0}}
+    said = " ".join(admission.problems_of_jobset(manifest))
+    for problem in (
+        "leader is no",
+        "for-good is no",
+        "needs restartPolicy",
+        "that there is",
+        "than the grace",
+        "not there",
+    ):
+        assert problem in said
+    assert {"running as non-root user", "capabilities"} <= set(pod_security.problems_of_pod(pod))
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "control"),
-    [
-        (f"{OF_POD}.runAsNonRoot", None, "running as non-root"),
-        (f"{OF_CONTAINER}.capabilities", None, "capabilities"),
-        (f"{OF_CONTAINER}.runAsUser", 0, "running as non-root user"),
-        ("volumes", [{"name": "x", "hostPath": {"path": "/"}}], "volume types"),
-    ],
-)
-def test_a_restricted_namespace_needs_each_field(path, value, control):
-    """N20: without it, or with another value, the pods would be refused."""
-    pod = replicated(manifest_of(KUBERNETES["jobset-servers"]))["worker"]["template"]["spec"]
-    *before, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
-    section = functools.reduce(operator.getitem, before, pod)
-    section.pop(last, None)
-    if value is not None:
-        section[last] = value
-    assert control in list(pod_security.problems_of_pod(pod))
+def test_each_pod_finds_its_place():
+    """N20: the names of JobSet; Kubernetes puts in the number of the pod."""
+    for role, container in ((role, container_of(manifest_of(SERVERS), role)) for role in ("chief", "worker", "ps")):
+        index, given = container["env"][:2]
+        annotation = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+        assert index == {"name": "OFFICIAL_TRAINER_INDEX", "valueFrom": {"fieldRef": {"fieldPath": annotation}}}
+        name = "digits-1a2b3c4d"
+        addresses = {
+            other: [f"{name}-{other}-0-{number}.{name}:2222" for number in range(count)]
+            for other, count in (("chief", 1), ("worker", 2), ("ps", 1))
+        }
+        text = given["value"].replace("$(OFFICIAL_TRAINER_INDEX)", "0")
+        assert (given["name"], yaml.safe_load(text)) == (
+            "TF_CONFIG",
+            {"cluster": addresses, "task": {"type": role, "index": 0}},
+        )
 
 
 WORKERS = f"{IMAGE}\nworkers: 3\nmax_restarts: 2\nevaluator: true"
@@ -181,7 +172,7 @@ def test_with_other_messages_of_kubernetes_restarts_have_a_limit():
 
 
 def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
-    """N21: each is restarted alone, and in no cluster."""
+    """N21: each is in no cluster."""
     profile = profile_of(f"{IMAGE}\nworkers: 3\nmax_restarts: 4\nvolumes: [{{claim: runs, path: /runs}}]")
     job = shared_job(3, ["sweep", "digits_mlp", "--space=/home/me/x.yaml", "--join"], grace_seconds=30)
     job = dataclasses.replace(job, name="x-1", model_dir="/runs/x")
@@ -191,11 +182,8 @@ def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
     manifest = yaml.safe_load(text)
     assert list(admission.problems_of_jobset(manifest)) == []
     spec = replicated(manifest)["worker"]
-    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
-    assert spec["backoffLimit"] == 4
-    container = container_of(manifest)
-    assert container["args"] == ["sweep", "digits_mlp", "--space=/home/me/x.yaml", "--join"]
-    assert list(values_of(container)) == ["PYTHONUNBUFFERED"]
+    assert (spec["completionMode"], spec["completions"], spec["backoffLimit"]) == ("Indexed", 3, 4)
+    assert list(values_of(container_of(manifest))) == ["PYTHONUNBUFFERED"]
 
 
 def test_resources_are_those_of_the_role():
@@ -237,17 +225,17 @@ def test_dollars_are_no_variables():
     assert "--set=task.note=$$(A)" in container_of(manifest)["args"]
 
 
-TEXTS = ["y", "N", "yes", "on", "1e3", "1_000", "0o17", "0x1F", "1:30", "2x4", "2001-01-01", "~", "null", "-1", ".5"]
-SIGNS = ["", "'", '"', "%", "@x", "!x", "&x", "{x", "=", "<<", " x", "a: b", "#x", "- x", "a\nb", "a\n b\n", "\t", "é"]
+TEXTS = ["y", "N", "yes", "1e3", "1_000", "0o17", "0x1F", "1:30", "2001-01-01", "~", "null", "-1", ".5", "", "'", "%"]
+SIGNS = ["@x", "!x", "&x", "{x", "=", "<<", " x", "a: b", "#x", "- x", "a\nb", "a\n b\n", "\t", "é"]
 
 
-@pytest.mark.parametrize("text", [*TEXTS, *SIGNS])
-def test_texts_stay_texts_for_every_parser(text):
+def test_texts_stay_texts_for_every_parser():
     """Also for those of YAML 1.1, to which `y` is true and `1e3` a number."""
-    written = dump_yaml({"key": text, "list": [text]})
-    assert yaml.safe_load(written) == {"key": text, "list": [text]}
-    line = written.splitlines()[0].removeprefix("key: ")
-    assert line[0] in "'\"|" or (text[0].isalpha() and text not in "yYnN")
+    for text in (*TEXTS, *SIGNS):
+        written = dump_yaml({"key": text, "list": [text]})
+        assert yaml.safe_load(written) == {"key": text, "list": [text]}
+        line = written.splitlines()[0].removeprefix("key: ")
+        assert line[0] in "'\"|" or (text[0].isalpha() and text not in "yYnN")
 
 
 # What is refused.
@@ -264,8 +252,8 @@ def test_texts_stay_texts_for_every_parser(text):
         ("secrets: {A: {secret: s, key: a/b}}", r"secrets\.A\.key.*is not a valid key of a Secret"),
         ("{secrets: {A: {secret: s, key: k}}, environ: {A: b}}", r"secrets.*A is in environ too; keep one"),
         (
-            "environ: {OFFICIAL_TRAINER_CLUSTER: worker=1}",
-            r"environ.*CLUSTER is set for each pod automatically; leave it out",
+            "environ: {OFFICIAL_TRAINER_INDEX: 1}",
+            r"environ.*INDEX is set for each pod automatically; leave it out",
         ),
         ("volumes: [{claim: a, path: runs}]", r"path.*is not a valid mount path; expected an absolute path"),
         ("volumes: [{claim: A, path: /a}]", r"claim.*'A' is not a valid object name"),
@@ -274,13 +262,6 @@ def test_texts_stay_texts_for_every_parser(text):
             r"volumes.*two volumes have the path /a; give each its own path",
         ),
         ("gpu_resource: gpu", r"gpu_resource.*'gpu' is not the name of a device; use a domain and a name, such as nv"),
-        ("queue: a", r"queue: this field was removed; write job: {metadata: {labels: {kueue.x-k8s.io/queue-name: NA"),
-        ("tolerations: []", r"tolerations: this field was removed; write pod: {spec: {tolerations: \[…\]}}"),
-        ("kind: tfjob", r"kind: this field was removed; every job is a JobSet, so leave it out"),
-        (
-            "tpu: {topology: 2x4}",
-            r"tpu: this field was removed; write environ: {TPU_NAME: local}, and pod: {spec: {node",
-        ),
     ],
 )
 def test_a_profile_that_no_cluster_would_take(text, said):
@@ -339,167 +320,121 @@ def test_files_of_this_machine_that_pods_would_look_for():
     assert len(problems_of("workers: 2", "--gin_file=/a", "--params_override=/b.yaml", "--params_override=a.b=/c")) == 2
 
 
-SOURCE = ("task.train_data.source.files", "/mnt/elsewhere/x.parquet")
+def test_the_commands_of_kubectl():
+    """N20: lists of words, in the cluster of the profile."""
+    target = Kubernetes(profile_of(f"{IMAGE}\ncontext: lab\nnamespace: team"))
+    job, kubectl = job_for(target.profile), ("kubectl", "--context=lab", "--namespace=team")
+    assert target.render(job).submit == (*kubectl, "create", "--filename=jobset.yaml")
+    commands = target.commands(job, "digits", "/folder")
+    selector = "--selector=app.kubernetes.io/instance=digits"
+    assert commands.status == (*kubectl, "get", "jobsets.jobset.x-k8s.io,pods", "--output=wide", selector)
+    assert commands.logs[3:5] == ("logs", "--all-containers") and commands.logs[-1] == selector
+    assert commands.cancel[3:6] == ("delete", "jobsets.jobset.x-k8s.io", "digits")
+    assert Kubernetes(profile_of(IMAGE)).render(job).submit == ("kubectl", "create", "--filename=jobset.yaml")
 
 
-def warnings_of(text, *paths):
-    job = job_for(profile_of(f"{IMAGE}\n{text}"))
-    return list(Kubernetes(profile_of(f"{IMAGE}\n{text}")).warnings(dataclasses.replace(job, paths=paths)))
-
-
-def test_data_that_pods_would_not_find_is_a_warning():
-    """N20: with field, path and what to do; the image may hold it, so it is no error."""
-    relative = [("task.train_data.input_path", f"data/part-{n}.tfrecord") for n in range(5)]
-    absolute, several = warnings_of("volumes: [{claim: a, path: /mnt/data}]", SOURCE, *relative)
-    do = "so pods have it only if the image holds it; put it on a volume and set the field to the path"
-    assert absolute == f"{SOURCE[0]}={SOURCE[1]} is in no volume, {do} there, or copy it into the image"
-    first = ", ".join(path for _, path in relative[:3])
-    assert several.startswith(f"task.train_data.input_path={first} and 2 more are in no volume, so pods have them only")
-
-
-@pytest.mark.parametrize(
-    ("field", "is_data"),
-    [
-        ("task.init_checkpoint", True),
-        ("task.validation_data.source.folder", True),
-        ("task.train_data.source.npy.files.images", True),
-        ("task.train_data.tfds_data_dir", True),
-        ("task.tasks.glue.train_data.vocab_file", True),
-        ("task.train_data.source.index_folder", False),
-        ("task.model.hub_name", False),
-        ("trainer.best_checkpoint_export_subdir", False),
-        ("trainer.trackers.path", False),
-    ],
-)
-def test_fields_that_name_data(field, is_data):
-    assert bool(warnings_of("workers: 2", (field, "/a/b"))) == is_data
-
-
-def test_data_that_pods_find_is_no_warning():
-    """N20: on a volume, on a mount of a fragment; in a snapshot the copy is checked."""
-    mount = "pod: {spec: {containers: [{name: trainer, volumeMounts: [{name: x, mountPath: /mnt}]}]}}"
-    assert warnings_of("volumes: [{claim: a, path: /mnt/elsewhere}]", SOURCE) == []
-    assert warnings_of(mount, SOURCE) == []
-    assert warnings_of("source: snapshot", ("task.train_data.input_path", "data/x.tfrecord")) == []
-    assert len(warnings_of("source: snapshot", SOURCE)) == 1
-
-
-# The words for kubectl.
-
-
-def target_for(text):
-    return Kubernetes(profile_of(f"{IMAGE}\n{text}"))
-
-
-def test_a_job_is_created_not_applied():
-    """`apply` would say that all is well of a job that ended long ago, and start nothing."""
-    profile = profile_of(f"{IMAGE}\ncontext: lab\nnamespace: team")
-    done = Kubernetes(profile).render(job_for(profile))
-    assert done.submit == (("kubectl", "--context=lab", "--namespace=team", "create", "--filename=jobset.yaml"),)
-    assert set(done.files) == {"jobset.yaml"}
-
-
-def test_words_for_a_job_that_runs():
-    target = target_for("namespace: team\nworkers: 3\nps: 4")
-    status = target.status("digits")
-    assert status[:4] == ("kubectl", "--namespace=team", "get", "jobsets.jobset.x-k8s.io,pods")
-    assert status[-1] == "--selector=app.kubernetes.io/instance=digits"
-    logs = target.logs("digits", follow=True)
-    assert logs[:3] == ("kubectl", "--namespace=team", "logs")
-    assert set(logs[3:]) == {
-        "--all-containers",
-        "--prefix",
-        "--tail=-1",
-        "--max-log-requests=1000",
-        "--follow",
-        status[-1],
-    }
-    assert "--follow" not in target.logs("digits", follow=False)
-    (cancel,) = target.cancel("digits")
-    assert cancel[2:] == ("delete", "jobsets.jobset.x-k8s.io", "digits", "--cascade=foreground", "--ignore-not-found")
-
-
-def event(name, reason, message="", *, type="Warning", **times):
-    times = times or {"lastTimestamp": "2026-01-01T00:00:00Z"}
-    return {
-        "involvedObject": {"name": name},
-        "type": type,
-        "reason": reason,
-        "message": message,
-        "metadata": {},
-        **times,
-    }
+# What a profile says in Kubernetes' own words.
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("rendered", "fragment", "result"),
     [
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "d": {"e": 4}}}, {"a": {"b": 3, "c": 2, "d": {"e": 4}}}),
         (
-            [event("jobset-digits-1f", "Pending", "b"), event("digits-0", "C", "c"), event("digits2", "A")],
-            ["jobset-digits-1f: Pending: b", "digits-0: C: c"],
-        ),
-        ([event("digits-0", "FailedScheduling"), event("digits-0", "Started", type="Normal")], []),
-        (
-            [
-                event("digits-0", "Failed", "Failed to pull image: not found"),
-                event("digits-0", "Failed", "Error: ErrImagePull"),
-                event("digits-0", "BackOff", "Back-off pulling image", type="Normal"),
-            ],
-            ["digits-0: Failed: Failed to pull image: not found"],
+            [{"name": "a", "x": 1}],
+            [{"name": "b"}, {"name": "a", "y": 2}],
+            [{"name": "a", "x": 1, "y": 2}, {"name": "b"}],
         ),
         (
-            [
-                event(
-                    "digits-0", "New", "n", metadata={"creationTimestamp": "2026-01-01T00:00:02Z"}, lastTimestamp=None
-                ),
-                event("digits-0", "Old", "o", lastTimestamp="2026-01-01T00:00:01Z"),
-            ],
-            ["digits-0: New: n"],
+            [{"name": "v", "mountPath": "/a"}],
+            [{"name": "v", "mountPath": "/b"}, {"name": "w", "mountPath": "/a"}],
+            [{"name": "w", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}],
+        ),
+        ([{"key": "a"}], [{"key": "a"}], [{"key": "a"}, {"key": "a"}]),
+        (["a"], ["b"], ["a", "b"]),
+        ({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": None}, "d": None, "e": {"f": None}}, {"a": {"c": 2}, "e": {}}),
+        ({"a": 1}, {"a": {"b": (1, 2)}}, {"a": {"b": [1, 2]}}),
+    ],
+)
+def test_how_a_fragment_is_merged(rendered, fragment, result):
+    """N20: mappings key by key, named items by name, mounts by path, others appended, null removes."""
+    before = copy.deepcopy((rendered, fragment))
+    assert merged(rendered, fragment) == result
+    assert (rendered, fragment) == before
+
+
+def test_fragments_are_in_the_object():
+    """N20: `pod` in every pod of every role, `job` in the JobSet; and all checks of the object hold."""
+    manifest = manifest_of(KUBERNETES["jobset-fragments"])
+    assert set(replicated(manifest)) == {"worker", "evaluator"}
+    for template in (job["template"] for job in replicated(manifest).values()):
+        spec = template["spec"]
+        (container,) = spec["containers"]
+        assert template["metadata"]["annotations"] == {"gke-gcsfuse/volumes": "true"}
+        assert [volume["name"] for volume in spec["volumes"]] == ["claim-0", "scratch"]
+        assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/data", "/scratch"]
+        assert container["envFrom"] == [{"configMapRef": {"name": "proxy"}}] and container["env"]
+        assert spec["securityContext"]["runAsUser"] == 4711 and spec["securityContext"]["runAsNonRoot"] is True
+    exclusive = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+    assert manifest["metadata"]["annotations"] == {exclusive: "cloud.google.com/gke-nodepool"}
+    worker, evaluator = manifest["spec"]["replicatedJobs"]
+    assert worker["template"]["spec"]["activeDeadlineSeconds"] == 86400
+    assert "activeDeadlineSeconds" not in evaluator["template"]["spec"]
+    assert [rule["name"] for rule in manifest["spec"]["failurePolicy"]["rules"]] == ["final", "again", "late"]
+
+
+RELIES = "on which the job relies, and the fragment"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pod: {spec: {containers: {a: b}}}", "pod.spec.containers[trainer] is {"),
+        (
+            "pod: {spec: {containers: [{name: trainer, command: [bash]}]}}",
+            f"pod.spec.containers[trainer].command is ['python', '-m', 'official_trainer'], {RELIES} makes",
+        ),
+        (
+            "pod: {metadata: {labels: {app.kubernetes.io/instance: null}}}",
+            f"pod.metadata.labels.app.kubernetes.io/instance is 'digits-1a2b3c4d', {RELIES} removes it; leave that out",
+        ),
+        (
+            "job: {spec: {successPolicy: {operator: Any}}}",
+            f"job.spec.successPolicy.operator is 'All', {RELIES} makes it",
         ),
     ],
 )
-def test_why_a_job_does_not_go_on(events, said):
-    """N20: the last warning about each object of it; what has started since is not waited for."""
-    target = target_for("namespace: team")
-    assert target.ask_why("digits") == ("kubectl", "--namespace=team", "get", "events", "--output=json")
-    assert list(target.reasons("digits", json.dumps({"items": events}))) == said
+def test_what_a_fragment_cannot_change(text, said):
+    """N20: the path, the value that the job relies on, and what the fragment makes of it; said once for all roles."""
+    found = [problem for problem in problems_of(f"workers: 2\nps: 1\n{text}") if said in problem]
+    assert len(set(found)) == len(found) > 0
+    assert found[0].endswith("; leave that out")
 
 
-@pytest.mark.parametrize("answer", ["", "No resources found", "[]", "{}", "null"])
-def test_an_answer_that_is_no_list_of_events_says_nothing(answer):
-    assert list(target_for("").reasons("digits", answer)) == []
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pod: {spec: {securityContext: {fsGroup: null}, nodeSelector: {disk: hdd}, tolerations: [{operator: Exists}]}}",
+        "pod: {spec: {containers: [{name: trainer, resources: {limits: {memory: 3Gi}}}, {name: other, image: b}]}}",
+        "pod: {spec: {volumes: [{name: a, ephemeral: {volumeClaimTemplate: {metadata: {name: a}}}}]}}",
+        "pod: {metadata: {labels: {team: vision}}}",
+        "job: {metadata: {labels: {team: vision}}, spec: {suspend: true}}",
+        "job: {spec: {replicatedJobs: [{name: ps, template: {spec: {template: {spec: {nodeSelector: {a: b}}}}}}]}}",
+        "job: {spec: {replicatedJobs: [{name: extra}], coordinator: {replicatedJob: ps}}}",
+    ],
+)
+def test_what_a_fragment_may_change(text):
+    """Rights, resources and nodes, and what is added beside what is rendered; also of the pods of one role."""
+    assert problems_of(f"workers: 2\nps: 1\nresources: {{memory_gib: 2}}\n{text}") == []
 
 
-def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
-    target = target_for("")
-    done = target.render(job_for(target.profile, name="digits"))
-    assert target.resume("digits", done.submit) == (*target.cancel("digits"), *done.submit)
-
-
-# The code of a job.
-
-
-def test_pods_fetch_the_code_that_was_submitted():
-    """N33: where the run directory is in a bucket; else it is that of the image."""
-    path = "/ws/launches/digits/code-0123456789ab"
-    code = Snapshot(path=path, workspace="/ws", made_at=path, sums={"experiments/a.py": "sum"})
-    target = Kubernetes(profile_of(SERVERS))
-    assert (target.code_as("gs://b/run"), target.code_as("/runs/run")) == ("archive", None)
-    rendered = target.render(dataclasses.replace(job_for(target.profile, model_dir="gs://b/run"), code=code))
-    url = "gs://b/run/.launch/code-0123456789ab.tar.gz"
-    assert rendered.submit[0] == ("gcloud", "storage", "cp", "code-0123456789ab.tar.gz", url)
-    for spec in replicated(yaml.safe_load(rendered.files["jobset.yaml"])).values():
-        (container,) = spec["template"]["spec"]["containers"]
-        words = ["python", "-m", "official_trainer.launch.fetch", url, "python", "-m", "official_trainer"]
-        assert container["command"] == words
-    of_image = Kubernetes(profile_of(f"{SERVERS}\nsource: image"))
-    assert of_image.code_as("gs://b/run") is None
-    assert container_of(manifest_of(SERVERS))["command"] == ["python", "-m", "official_trainer"]
-
-
-def test_a_snapshot_needs_a_bucket():
-    (said,) = problems_of("source: snapshot\nvolumes: [{claim: runs, path: /}]", model_dir="/runs/a")
-    assert said == (
-        "source: the pods get a snapshot from the run directory, and --model_dir=/runs/a is in no bucket; use a gs:// "
-        "URL, or source: image, and an image with the workspace"
-    )
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pod: {nodeSelector: {a: b}}", "pod: nodeSelector is no part of it; allowed: metadata, spec; write pod:"),
+        ("job: {kind: Job}", r"job: kind is no part of it; allowed: metadata, spec; write job: {spec: {kind: …}}"),
+    ],
+)
+def test_a_fragment_that_begins_in_the_wrong_place(text, said):
+    with pytest.raises(ConfigError, match=said):
+        config.resolve(profile_of(IMAGE), params_overrides=[text])

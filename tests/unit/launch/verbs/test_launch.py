@@ -35,7 +35,7 @@ def refused(capsys, *words):
     [
         (["lcal", "digits_cnn"], "error: launch TARGET: expected one of local, kubernetes, "),
         (["lcal", "digits_cnn"], ", not lcal; did you mean local?\ntry: official-trainer launch local --help\n"),
-        (["--workers=2"], ", vertex\ntry: official-trainer launch local --help\n"),
+        (["--workers=2"], ", tpu\ntry: official-trainer launch local --help\n"),
         (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
         (["local", "--workers=0", "digits_cnn"], "--workers: workers: must be at least 1, got 0"),
         (["local", "--isolated", "--dry_run", "digits_cnn"], "--isolated: --dry_run prints commands to start by"),
@@ -207,6 +207,6 @@ def test_labels_have_colours_on_a_terminal_only(monkeypatch):
 
 def test_actions_and_targets_are_offered_at_the_tab_key():
     """G16: the words that `job` and `launch` take."""
-    assert list(completion.candidates(["job"], "su")) == ["supervise"]
+    assert list(completion.candidates(["job"], "st")) == ["status"]
     assert {"local", "slurm"} <= completion.candidates(["launch"], "").keys()
     assert "resnet_imagenet" in completion.candidates(["launch", "local"], "")
