@@ -37,8 +37,7 @@ class Record:
 
     Attributes:
       target: the name of the scheduler.
-      name: of the job.
-      id: the scheduler's name for it.
+      id: the scheduler's name for the job.
       model_dir: its run directory.
       submitted_at: when, in UTC.
       argv: the command line that submitted it.
@@ -47,7 +46,6 @@ class Record:
     """
 
     target: str
-    name: str
     id: str
     model_dir: str
     submitted_at: str
@@ -92,17 +90,16 @@ def find(root: str, name: str) -> str:
     raise RecordError(f"no such job: {name}{did_you_mean(name, names)}\n{there}")
 
 
-def read(folder: str) -> Record:
-    """Returns the record of the job in a folder.
+def read(folder: str) -> Commands:
+    """Returns the commands for the job in a folder.
 
     Raises:
-      RecordError: it cannot be read, as that of another user.
+      RecordError: they cannot be read, as those of another user.
     """
     path = os.path.join(folder, RECORD)
     try:
-        values = json.loads(files.read_text(path))
-        commands = Commands(**{name: tuple(argv) for name, argv in values["commands"].items()})
-        return Record(**values | {"commands": commands})
+        commands = json.loads(files.read_text(path))["commands"]
+        return Commands(**{name: tuple(argv) for name, argv in commands.items()})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = files.reason_of(error) if isinstance(error, OSError) else error
         raise RecordError(f"{path} cannot be read ({reason}); it belongs to who has submitted the job") from error

@@ -28,14 +28,13 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch import code, job_spec, launches, targets
 from official_trainer.launch.launches import Record
 from official_trainer.launch.spec import Code, JobSpec, in_copy, is_in
-from official_trainer.launch.target import SAME, Rendered, Target
+from official_trainer.launch.target import Rendered, Target
 from official_trainer.runs.job import check_ready
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.run import check_startable
 from official_trainer.shown import secret_in, shorten, without_secrets
 
 _ONLY_HERE = ("supervise", "spawn", "isolated", "data_workers", "log_dir")
-_CALLED = {PS: "parameter server"}
 _LONGEST_COMMAND = 120
 _DIGITS = 12  # of a commit in the name of its copy
 
@@ -178,7 +177,6 @@ def _submit(
         print(output)
     record = Record(
         target=scheduler.name,
-        name=job.name,
         id=job_id,
         model_dir=job.model_dir,
         submitted_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -202,46 +200,24 @@ def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:
 
 
 def _show(scheduler: Target[Any], job: JobSpec, rendered: Rendered, folder: str) -> None:
-    """Prints the files of a job, and to stderr its summary and the commands that --submit would run.
+    """Prints the files of a job, and to stderr its summary and the command that --submit would run.
 
-    A single file is printed as it is, so that `> FILE` saves it, on a terminal without what every job has.
+    A single file is printed as it is, so that `> FILE` saves it.
     """
     for name, text in rendered.files.items():
-        if len(rendered.files) > 1:
-            print(f"{terminal.paint(f'# {os.path.relpath(os.path.join(folder, name))}', 'bold')}\n{text.rstrip()}\n")
-            continue
-        parts = SAME.split(text) if sys.stdout.isatty() else [text]
-        for number, part in enumerate(parts):
-            what = f"# … {part.count(chr(10))} lines that are the same in every job; `> {name}` saves all"
-            print(f"{terminal.paint(what, 'dim')}\n" if number % 2 else part, end="")
+        heading = f"{terminal.paint(f'# {os.path.relpath(os.path.join(folder, name))}', 'bold')}\n"
+        print(text if len(rendered.files) == 1 else f"{heading}{text.rstrip()}\n\n", end="")
     sys.stdout.flush()  # before the summary on stderr
-    processes: list[str] = []  # of each role how many processes, with their resources
-    for is_server in (False, True):
-        roles = [role for role in job.roles if (role.name == PS) == is_server]
-        names = [f"{role.count} {_CALLED.get(role.name, role.name)}{'s' * (role.count > 1)}" for role in roles]
-        if not roles:
-            continue
-        resources = scheduler.profile.resources_of(roles[0].name)
-        cpus, memory, gpus = resources.cpus, resources.memory_gib, resources.gpus
-        gets = [f"{cpus} CPU{'s' * (cpus > 1)}"] if cpus else []
-        gets += [f"{memory:g} GiB"] if memory else []
-        gets += [f"{gpus} GPU{'s' * (gpus > 1)}"] if gpus else []
-        each = " each" if sum(role.count for role in roles) > 1 else ""
-        processes.append(", ".join(names) + (f" with {', '.join(gets)}{each}" if gets else ""))
+    counts = [f"{role.count} {role.name}{'s' * (role.count > 1 and role.name != PS)}" for role in job.roles]
     rows = [
-        ("processes", "; ".join(processes)),
+        ("processes", ", ".join(counts)),
         ("sweep" if job.is_sweep else "run directory", job.model_dir),
-        *(
-            [("code", f"commit {job.code.commit[:_DIGITS]}, the workspace as it is now; --submit copies it")]
-            if job.code
-            else []
-        ),
         ("max_restarts", str(scheduler.profile.max_restarts)),
         ("--submit", f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"),
+        ("", shlex.join(rendered.submit)),  # quoted as for a shell, although none runs it
     ]
-    if sys.stdout.isatty() and sys.stderr.isatty():
-        print(file=sys.stderr)
+    if job.code is not None:
+        rows.insert(2, ("code", f"commit {job.code.commit[:_DIGITS]}, the workspace as it is now; --submit copies it"))
     terminal.report_error(f"{job.name} for {scheduler.name}; nothing was submitted", "shown", "cyan")
     for label, text in rows:
         print(f"  {terminal.paint(label.ljust(13), 'dim', sys.stderr)}  {text}", file=sys.stderr)
-    print(f"    {shlex.join(rendered.submit)}", file=sys.stderr)  # quoted as for a shell, although none runs it

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Generic, TypeVar
 
@@ -19,9 +18,6 @@ P = TypeVar("P", bound=Profile)
 
 Argv = tuple[str, ...]
 """A command as a list of words; no shell reads it."""
-
-SAME = re.compile(r"^# <the same in every job>\n(.*?)^# </the same in every job>\n", flags=re.MULTILINE | re.DOTALL)
-"""What a terminal leaves out of a script that is only shown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

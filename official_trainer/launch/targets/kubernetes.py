@@ -19,8 +19,8 @@ from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
 from official_trainer.launch.target import Argv, Commands, Rendered, Target
-from official_trainer.launch.targets import kubernetes_fragments as fragments
-from official_trainer.launch.targets.kubernetes_profile import INDEX, LABEL, LONGEST_LABEL, KubernetesProfile
+from official_trainer.launch.targets.kubernetes_fragments import merged
+from official_trainer.launch.targets.kubernetes_profile import INDEX, KubernetesProfile
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.processes.job import Role
 
@@ -51,25 +51,10 @@ class Kubernetes(Target[KubernetesProfile]):
     runs_sweeps = True
 
     def problems(self, job: JobSpec) -> Iterator[str]:
-        profile = self.profile
-        if not LABEL.fullmatch(job.name):
-            what = f"name: {job.name!r} becomes part of host names: use at most {LONGEST_LABEL} lower-case letters"
-            yield f"{what}, digits and dashes, starting with a letter; set `name` in the profile"
-        longest = max((f"{job.name}-{role.name}-0-{role.count - 1}-abcde" for role in job.roles), key=len)
-        if len(longest) > LONGEST_LABEL:
-            what = f"name: a pod would have the name {longest}, of {len(longest)} characters"
-            yield f"{what}, and {LONGEST_LABEL} are allowed; set a shorter `name` in the profile"
-        yield from _unseen_files(job, profile)
-        forbidden: list[str] = []
-        for role in job.roles:
-            template = _rendered_template(job, role, profile)
-            forbidden += fragments.forbidden_changes("pod", template, fragments.merged(template, profile.pod))
-        jobset = _rendered_jobset(job, profile)
-        forbidden += fragments.forbidden_changes("job", jobset, fragments.merged(jobset, profile.job))
-        yield from dict.fromkeys(forbidden)
+        yield from _unseen_files(job, self.profile)
 
     def render(self, job: JobSpec) -> Rendered:
-        jobset = fragments.merged(_rendered_jobset(job, self.profile), self.profile.job)
+        jobset = merged(_rendered_jobset(job, self.profile), self.profile.job)
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
         return Rendered(files={_FILE: dump_yaml(jobset)}, submit=self._kubectl("create", f"--filename={_FILE}"))
 
@@ -129,7 +114,7 @@ def _rendered_jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]
             "parallelism": role.count,
             "backoffLimit": alone if _restarts_alone(job, role) else 0,
             "podFailurePolicy": {"rules": _rules_of_pods(job, role)},
-            "template": fragments.merged(_rendered_template(job, role, profile), profile.pod),
+            "template": merged(_rendered_template(job, role, profile), profile.pod),
         }
         jobs.append({"name": role.name, "replicas": 1, "template": {"spec": of_role}})
     spec = {

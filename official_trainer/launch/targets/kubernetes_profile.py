@@ -1,7 +1,8 @@
-"""The profile of a job on Kubernetes, and what the API server accepts in it.
+"""The profile of a job on Kubernetes.
 
-Owns: `KubernetesProfile` with its sections; the syntax of names, as the API server checks it.
-Does not own: what a job needs of a profile, and commands and objects (`kubernetes.py`).
+Owns: `KubernetesProfile` with its sections, and what in it could not become an object.
+Does not own: the syntax of names, which the API server checks; what a job needs of a profile, commands and objects
+(`kubernetes.py`).
 """
 
 from __future__ import annotations
@@ -14,19 +15,10 @@ from typing import Any
 from official_trainer.config import Config, FrozenDict
 from official_trainer.launch.profile import VARIABLE, Profile
 
-LONGEST_LABEL = 63
-LABEL = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$)[a-z]([-a-z0-9]*[a-z0-9])?")
-"""A DNS-1035 label, for the names of objects with an address."""
-
-_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"  # of a DNS-1123 name
-_NAMESPACE = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$){_PART}")
-_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
-_SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
 INDEX = "OFFICIAL_TRAINER_INDEX"
 """Our own variable: the number of a pod among those of its role, for `TF_CONFIG`."""
 
 _OUR_VARIABLES = frozenset((INDEX, "JOB_COMPLETION_INDEX", "TF_CONFIG"))
-_DEVICE = re.compile(rf"{_PART}(\.{_PART})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,9 +34,9 @@ class SecretKey(Config):
     key: str = ""
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        yield from subdomain_problem("secret", self.secret)
-        if not _SECRET_KEY.fullmatch(self.key):
-            yield "key", "is not a valid key of a Secret; use letters, digits, `-`, `_` and `.`"
+        for name in ("secret", "key"):
+            if not getattr(self, name):
+                yield name, "is not set; name a Secret of the cluster and a key in it"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +54,8 @@ class VolumeClaim(Config):
     read_only: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        yield from subdomain_problem("claim", self.claim)
+        if not self.claim:
+            yield "claim", "is not set; name a PersistentVolumeClaim of the namespace"
         if not self.path.startswith("/") or ":" in self.path or ".." in self.path.split("/"):
             yield "path", "is not a valid mount path; expected an absolute path without `:` and `..`, such as /runs"
 
@@ -99,11 +92,6 @@ class KubernetesProfile(Profile):
         if not self.image or re.search(r"\s", self.image):
             what = f"{self.image!r} is not a valid image" if self.image else "is not set"
             yield "image", f"{what}; build one with launch/Dockerfile, push it, and name it, such as REGISTRY/trainer:1"
-        if self.namespace and not _NAMESPACE.fullmatch(self.namespace):
-            yield "namespace", "is not a valid namespace; use at most 63 lower-case letters, digits and dashes"
-        if not _DEVICE.fullmatch(self.gpu_resource):
-            what = f"{self.gpu_resource!r} is not the name of a device; use a domain and a name"
-            yield "gpu_resource", f"{what}, such as nvidia.com/gpu or amd.com/gpu"
         for name in self.secrets:
             if not VARIABLE.fullmatch(name):
                 yield "secrets", f"{name!r} is not a valid variable name; use letters, digits and underscores"
@@ -118,10 +106,3 @@ class KubernetesProfile(Profile):
         for field in ("pod", "job"):
             for key in set(getattr(self, field)) - {"metadata", "spec"}:
                 yield field, f"{key} is no part of it; allowed: metadata, spec; write {field}: {{spec: {{{key}: …}}}}"
-
-
-def subdomain_problem(field: str, text: str) -> Iterator[tuple[str, str]]:
-    """Yields the problem of an invalid object name: DNS-1123."""
-    if not _SUBDOMAIN.fullmatch(text):
-        what = f"{text!r} is not a valid object name" if text else "is not set"
-        yield field, f"{what}; use lower-case letters, digits, `-` and `.`"

@@ -14,7 +14,7 @@ import dataclasses
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated
 
 from official_trainer.config import Between, Positive
@@ -30,37 +30,24 @@ _SCRIPT = "job.sbatch"
 _SERVER_SECONDS = 30  # for workers and parameter servers to notice that their chief has ended
 _WORD = re.compile(r"[\w.,:@%+/=&|*()\[\]-]+", re.ASCII)  # what stands on a line of #SBATCH without quotes
 _LONGEST_LEAD = 65535  # seconds; sbatch takes no more
-_TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d\d?(:\d\d(:\d\d)?)?", re.ASCII)
 _ID = re.compile(r"(?:.*\n)*(\d+)(?:;\S*)?\s*", re.ASCII)  # after the `;`: the cluster, where there are several
+_FIXED = "the job relies on it, so leave it out"
 _OURS = {
-    "account": "set account",
-    "array": "a sweep sets it to its workers, so leave it out",
-    "chdir": "the job runs in its folder, so leave it out",
-    "clusters": "`job` has to ask the same cluster, so set SLURM_CLUSTERS in your shell",
+    **{name: f"set {name}" for name in ("account", "nodes", "partition")},
     "cpus-per-task": "set resources.cpus",
-    "error": "`job logs` looks for its files, so leave it out",
     "gpus-per-task": "set resources.gpus",
     "job-name": "set name",
     "mem-per-cpu": "set resources.memory_gib",
-    "nodes": "set nodes",
     "ntasks": "set workers, chief, ps and evaluator",
     "ntasks-per-node": "set tasks_per_node",
-    "open-mode": "a requeued job appends to the same files, so leave it out",
-    "output": "`job logs` looks for its files, so leave it out",
-    "partition": "set partition",
-    **dict.fromkeys(("requeue", "no-requeue"), "set max_restarts, to 0 for a job that is not put back"),
+    "requeue": "set max_restarts, to 0 for a job that is not put back",
     "signal": "set signal_seconds",
     "time": "set time_limit",
-    "wait": "`squeue` shows when it has ended, so leave it out",
+    "clusters": "`job` has to ask the same cluster, so set SLURM_CLUSTERS in your shell",
+    **dict.fromkeys(("array", "chdir", "error", "open-mode", "output", "wait"), _FIXED),
 }
-_OF_STEPS = {
-    **dict.fromkeys(("error", "label", "open-mode", "output"), "`job logs` looks for its files, so leave it out"),
-    **dict.fromkeys(("input", "kill-on-bad-exit", "overlap", "wait"), "it decides how a job ends, so leave it out"),
-    **dict.fromkeys(("distribution", "nodelist"), "each process has its node, so leave it out"),
-    **dict.fromkeys(("gpus", "gres"), "set resources.gpus"),
-    **{name: _OURS[name] for name in ("cpus-per-task", "gpus-per-task", "nodes", "ntasks")},
-}
-_BEGINNINGS = ("gpus", "kill", "mem")  # of our options, and options themselves, the second as --no-kill
+_OF_STEP = _OURS | dict.fromkeys(("distribution", "input", "kill-on-bad-exit", "label", "nodelist", "overlap"), _FIXED)
+_DEPENDENCY = "--dependency="
 _COLUMNS = "JobArrayID:20,State:14,RestartCnt:14,TimeUsed:14,TimeLeft:16,NumNodes:8,ReasonList:40"
 
 
@@ -100,22 +87,15 @@ class SlurmProfile(Profile):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
-        for name in ("partition", "account"):
+        for name in ("partition", "account", "time_limit"):
             if (value := getattr(self, name)) and not _WORD.fullmatch(value):
                 yield name, f"{value!r} cannot be on a line of #SBATCH; use letters, digits and .,:@%+/=&|*()[]-"
-        ours = _abbreviated(_OURS)
         for option in self.sbatch:
-            if _is_dependency(option) and "?" in option:
-                what = f"{option!r}: the job also waits for others of its name (singleton), which Slurm cannot combine "
-                yield "sbatch", f"{what}with `?`; write conditions with a comma, which all have to hold"
-            elif not (option.startswith("--") and _WORD.fullmatch(option)):
-                what = f"{option!r} is not a valid option; write --name or --name=value, without blanks and quotes"
-                yield "sbatch", what
-            elif fix := ours.get(name := option[2:].partition("=")[0]):
-                yield "sbatch", f"--{name} is set from other fields of the profile; {fix}"
-        yield from flag_problems("srun", self.srun, _abbreviated(_OF_STEPS))
-        if self.time_limit and not _TIME.fullmatch(self.time_limit):
-            yield "time_limit", f"{self.time_limit!r} is not a valid time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"
+            if not _WORD.fullmatch(option):
+                fix = "write --name or --name=value, without blanks and quotes"
+                yield "sbatch", f"{option!r} cannot be on a line of #SBATCH; {fix}"
+        yield from flag_problems("sbatch", self.sbatch, _OURS)
+        yield from flag_problems("srun", self.srun, _OF_STEP)
         if self.ps_resources not in (Resources(), self.resources):
             what = "has no effect: all processes of an allocation get `resources`; leave it out"
             yield "ps_resources", what
@@ -226,45 +206,33 @@ def _variables(job: JobSpec, profile: SlurmProfile) -> dict[str, str]:
     return {SIGNALLED_TOGETHER: "1", **job.roles[0].environ, **profile.environ}
 
 
-def _options(job: JobSpec, own: SlurmProfile, workers: int | None) -> Iterator[str]:
+def _options(job: JobSpec, profile: SlurmProfile, workers: int | None) -> Iterator[str]:
     """Yields the options of sbatch; every value is checked, or consists of digits; `workers` are those of a sweep."""
     yield f"--job-name={job.name}"
-    conditions = [option.partition("=")[2] for option in own.sbatch if _is_dependency(option)]
+    conditions = [option.removeprefix(_DEPENDENCY) for option in profile.sbatch if option.startswith(_DEPENDENCY)]
     if not workers:  # a second job of this name, which is that of the run directory, waits for the first
         conditions.append("singleton")
     if conditions:
         yield f"--dependency={','.join(dict.fromkeys(conditions))}"
     for name in ("partition", "account"):
-        if value := getattr(own, name):
+        if value := getattr(profile, name):
             yield f"--{name}={value}"
-    if own.time_limit:
-        yield f"--time={own.time_limit}"
-    yield f"--signal=TERM@{min(own.signal_seconds or int(job.grace_seconds) + 1, _LONGEST_LEAD)}"
-    if own.nodes:
-        yield f"--nodes={own.nodes}"
+    if profile.time_limit:
+        yield f"--time={profile.time_limit}"
+    yield f"--signal=TERM@{min(profile.signal_seconds or int(job.grace_seconds) + 1, _LONGEST_LEAD)}"
+    if profile.nodes:
+        yield f"--nodes={profile.nodes}"
     yield f"--ntasks={sum(role.count for role in job.roles)}"
-    if own.tasks_per_node:
-        yield f"--ntasks-per-node={own.tasks_per_node}"
-    yield f"--cpus-per-task={own.resources.cpus or 1}"
-    if own.resources.gpus:
-        yield f"--gpus-per-task={own.resources.gpus}"
-    if (memory := own.resources.memory_gib) is not None:
-        yield f"--mem-per-cpu={-int(-memory * 1024 // (own.resources.cpus or 1))}M"
+    if profile.tasks_per_node:
+        yield f"--ntasks-per-node={profile.tasks_per_node}"
+    yield f"--cpus-per-task={profile.resources.cpus or 1}"
+    if profile.resources.gpus:
+        yield f"--gpus-per-task={profile.resources.gpus}"
+    if (memory := profile.resources.memory_gib) is not None:
+        yield f"--mem-per-cpu={-int(-memory * 1024 // (profile.resources.cpus or 1))}M"
     if workers:
         yield f"--array=0-{workers - 1}"
-    yield "--requeue" if own.max_restarts else "--no-requeue"
+    yield "--requeue" if profile.max_restarts else "--no-requeue"
     yield "--open-mode=append"
     yield f"--output=slurm{'-%a' if workers else ''}.out"
-    yield from (option for option in own.sbatch if not _is_dependency(option))
-
-
-def _abbreviated(ours: Mapping[str, str]) -> dict[str, str]:
-    """Returns what to do instead of options, also by the beginnings of their names, which Slurm takes for them."""
-    found = {name[:end]: fix for name, fix in ours.items() for end in range(3, len(name))}
-    return {name: fix for name, fix in found.items() if name not in _BEGINNINGS} | dict(ours)
-
-
-def _is_dependency(option: str) -> bool:
-    """Returns whether an option says what a job waits for; sbatch takes the beginning of a name for it."""
-    name = option[2:].partition("=")[0]
-    return len(name) > 2 and "dependency".startswith(name)
+    yield from (option for option in profile.sbatch if not option.startswith(_DEPENDENCY))

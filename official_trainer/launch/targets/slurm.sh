@@ -1,7 +1,6 @@
 #!/bin/bash
 @@options
 
-# <the same in every job>
 # One step of srun with all processes; docs/guides/launch.md says how it ends.
 restart=${SLURM_RESTART_COUNT:-0} max_restarts=@@{max_restarts}
 export codes=$PWD/state.$SLURM_JOB_ID  # the exit code of each process, in a file with its name
@@ -10,7 +9,6 @@ rm -rf -- "$codes" && mkdir -p -- "$codes" || exit @@{config}
 # scancel tells this shell too; a preemption with grace time, and the end of the time limit, tell the step alone.
 cancelled=0
 trap 'cancelled=1' TERM
-# </the same in every job>
 
 @@preparation
 
@@ -20,7 +18,6 @@ run() {  # role: becomes its process
   esac
 }
 
-# <the same in every job>
 finish() {
   local code=$1
   rm -rf -- "$codes"
@@ -107,7 +104,6 @@ code=$?
 while read -r -d';' role index node; do  # one that could not say how it ended has ended as the step
   [ -e "$codes/$role.$index" ] || echo "$code" >"$codes/$role.$index"
 done <<<"$members"
-# </the same in every job>
 
 code=$(judge @@first)
 ((code == 0)) || code=$(judge @@trained)

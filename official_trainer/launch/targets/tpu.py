@@ -9,7 +9,6 @@ This has never run on a TPU. gcloud itself has taken the commands, with recorded
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 
@@ -28,7 +27,6 @@ FOLDER = "/var/lib/official-trainer"
 
 _STARTUP = "startup.sh"
 _LOG = "train.log"
-_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _NEEDED = {
     "project": "my-project",
     "zone": "us-central2-b",
@@ -58,8 +56,6 @@ class CloudTpu(Target[TpuProfile]):
                 yield f"{role.name}: a slice runs one process, which trains; leave it out"
         if profile.resources != Resources() or profile.ps_resources != Resources():
             yield "resources: accelerator_type determines the resources; leave resources and ps_resources out"
-        if not _NAME.fullmatch(job.name):
-            yield f"name: {job.name!r} is not a valid TPU name; use at most 63 of a to z, 0 to 9 and -, a letter first"
         if job.strategy not in ("", "auto", "tpu"):
             yield f"runtime.distribution_strategy={job.strategy} does not use the TPU; set it to tpu or auto"
         if not job.model_dir.startswith("gs://"):

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from official_trainer.launch.profile import Profile, command_problems, flag_problems
 from official_trainer.shown import without_secrets
 
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
-_PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _OF_CREATE = {
     **{name: f"set {name.replace('-', '_')}" for name in ("project", "zone", "accelerator-type", "runtime-version")},
     **dict.fromkeys(("async", "format", "metadata-from-file", "node-id", "quiet"), "leave it out"),
@@ -58,10 +56,6 @@ class TpuProfile(Profile):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
-        if self.zone and not _ZONE.fullmatch(self.zone):
-            yield "zone", f"{self.zone!r} is not a valid zone; a zone ends with a letter, such as us-central2-b"
-        if self.project and not _PROJECT.fullmatch(self.project):
-            yield "project", f"{self.project!r} is not a valid project id; `gcloud projects list` lists yours"
         found = _TYPE.fullmatch(self.accelerator_type)
         if self.accelerator_type and not found:
             what = f"{self.accelerator_type!r} is not a type of TPU; use a generation and a size, such as v4-8 or"

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         wrong = f"'{arguments.action}' is no action of job" if arguments.action else "job needs an action"
         raise UsageError(f"{wrong}; actions: {', '.join(ACTIONS)}{near}")
     folder = launches.find(submit.root(arguments), arguments.name or "")
-    argv = getattr(launches.read(folder).commands, arguments.action)
+    argv = getattr(launches.read(folder), arguments.action)
     if shutil.which(argv[0]) is None:
         raise SchedulerError(f"{argv[0]} is not on the PATH; run this where the job was submitted")
     try:

@@ -42,20 +42,12 @@ EXAMPLES = (
     ("official-trainer launch local --workers=2 --dry_run -- digits_cnn", "print their commands only"),
     (
         "official-trainer launch slurm -- digits_cnn --model_dir=/shared/runs/digits",
-        "show a job for Slurm; the directories have to be shared by its nodes",
-    ),
-    (
-        "official-trainer launch slurm --submit -- digits_cnn --model_dir=/shared/runs/digits",
-        "submit it",
+        "show a job for Slurm; `--submit` before the `--` submits it",
     ),
     (
         "official-trainer launch slurm --profile=sweep -- sweep digits_mlp "
         "--space='task.model.mlp.dropout=float(0, 0.5)' --model_dir=/shared/runs/sweep",
         "show an array of workers that share a sweep",
-    ),
-    (
-        "official-trainer launch slurm -- predict digits_cnn --model_dir=/shared/runs/digits",
-        "show a job whose workers share the predictions of a run",
     ),
     (
         "official-trainer launch kubernetes -- digits_cnn --model_dir=/runs/digits",

@@ -55,7 +55,7 @@ def test_commits_that_git_does_not_have_here(workspace, model_dir, monkeypatch):
     monkeypatch.setenv(COMMIT, "1" * 40)
     train(model_dir, "trainer.train_steps=2")
     monkeypatch.setenv(COMMIT, "2" * 40)
-    with pytest.raises(ConfigChangeError, match="code: 1+ -> 2+\n"):
+    with pytest.raises(ConfigChangeError, match=r"code: 1+ -> 2+\n"):
         train(model_dir)
 
 

@@ -26,7 +26,7 @@ def submit(capfd, *words):
     capfd.readouterr()
     assert cli.main(["launch", "slurm", "--profile=launch/two.yaml", "--submit", "--", *words]) == 0
     name = re.search(r"^(\S+) was submitted to slurm as \d+", capfd.readouterr().out, flags=re.MULTILINE)[1]
-    return json.loads(Path("launches", name, "launch.json").read_text())
+    return {"name": name, **json.loads(Path("launches", name, "launch.json").read_text())}
 
 
 def job(capfd, action, record):

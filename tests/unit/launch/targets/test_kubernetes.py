@@ -246,42 +246,25 @@ def test_texts_stay_texts_for_every_parser():
     [
         ("image: ''", r"image.*is not set; build one with launch/Dockerfile, push it, and name it, such as"),
         ("image: a b", r"image.*'a b' is not a valid image"),
-        ("namespace: a.b", r"namespace.*is not a valid namespace; use at most 63"),
         ("secrets: {a-b: {secret: s, key: k}}", r"secrets.*'a-b' is not a valid variable name"),
-        ("secrets: {A: {key: k}}", r"secrets\.A\.secret.*is not set"),
-        ("secrets: {A: {secret: s, key: a/b}}", r"secrets\.A\.key.*is not a valid key of a Secret"),
+        ("secrets: {A: {key: k}}", r"secrets\.A\.secret.*is not set; name a Secret"),
+        ("volumes: [{path: /a}]", r"claim.*is not set; name a PersistentVolumeClaim"),
         ("{secrets: {A: {secret: s, key: k}}, environ: {A: b}}", r"secrets.*A is in environ too; keep one"),
         (
             "environ: {OFFICIAL_TRAINER_INDEX: 1}",
             r"environ.*INDEX is set for each pod automatically; leave it out",
         ),
         ("volumes: [{claim: a, path: runs}]", r"path.*is not a valid mount path; expected an absolute path"),
-        ("volumes: [{claim: A, path: /a}]", r"claim.*'A' is not a valid object name"),
         (
             "volumes: [{claim: a, path: /a}, {claim: b, path: /a/}]",
             r"volumes.*two volumes have the path /a; give each its own path",
         ),
-        ("gpu_resource: gpu", r"gpu_resource.*'gpu' is not the name of a device; use a domain and a name, such as nv"),
     ],
 )
 def test_a_profile_that_no_cluster_would_take(text, said):
     """N20: rules of the API server that a type cannot say, each with its fix."""
     with pytest.raises(ConfigError, match=said):
         config.resolve(profile_of(IMAGE), params_overrides=[text])
-
-
-def test_names_that_would_be_too_long_for_pods():
-    """N20: the webhook counts the name of the last pod, with what is added to it."""
-    name = "a" * 46
-    assert problems_of("workers: 10", name=name) == []
-    (problem,) = problems_of("workers: 11", name=name)
-    assert "worker-0-10-abcde, of 64 characters, and 63 are allowed; set a shorter `name`" in problem
-
-
-@pytest.mark.parametrize("name", ["", "Digits", "1digits", "digits-", "a.b", "a" * 64])
-def test_names_that_are_none(name):
-    problems = problems_of("workers: 2", name=name)
-    assert "becomes part of host names: use at most 63 lower-case letters" in problems[0]
 
 
 @pytest.mark.parametrize("model_dir", ["/home/me/runs/digits", "runs/digits", "/runsx/digits", "/runs/../x"])
@@ -381,51 +364,6 @@ def test_fragments_are_in_the_object():
     assert worker["template"]["spec"]["activeDeadlineSeconds"] == 86400
     assert "activeDeadlineSeconds" not in evaluator["template"]["spec"]
     assert [rule["name"] for rule in manifest["spec"]["failurePolicy"]["rules"]] == ["final", "again", "late"]
-
-
-RELIES = "on which the job relies, and the fragment"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("pod: {spec: {containers: {a: b}}}", "pod.spec.containers[trainer] is {"),
-        (
-            "pod: {spec: {containers: [{name: trainer, command: [bash]}]}}",
-            f"pod.spec.containers[trainer].command is ['python', '-m', 'official_trainer'], {RELIES} makes",
-        ),
-        (
-            "pod: {metadata: {labels: {app.kubernetes.io/instance: null}}}",
-            f"pod.metadata.labels.app.kubernetes.io/instance is 'digits-1a2b3c4d', {RELIES} removes it; leave that out",
-        ),
-        (
-            "job: {spec: {successPolicy: {operator: Any}}}",
-            f"job.spec.successPolicy.operator is 'All', {RELIES} makes it",
-        ),
-    ],
-)
-def test_what_a_fragment_cannot_change(text, said):
-    """N20: the path, the value that the job relies on, and what the fragment makes of it; said once for all roles."""
-    found = [problem for problem in problems_of(f"workers: 2\nps: 1\n{text}") if said in problem]
-    assert len(set(found)) == len(found) > 0
-    assert found[0].endswith("; leave that out")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pod: {spec: {securityContext: {fsGroup: null}, nodeSelector: {disk: hdd}, tolerations: [{operator: Exists}]}}",
-        "pod: {spec: {containers: [{name: trainer, resources: {limits: {memory: 3Gi}}}, {name: other, image: b}]}}",
-        "pod: {spec: {volumes: [{name: a, ephemeral: {volumeClaimTemplate: {metadata: {name: a}}}}]}}",
-        "pod: {metadata: {labels: {team: vision}}}",
-        "job: {metadata: {labels: {team: vision}}, spec: {suspend: true}}",
-        "job: {spec: {replicatedJobs: [{name: ps, template: {spec: {template: {spec: {nodeSelector: {a: b}}}}}}]}}",
-        "job: {spec: {replicatedJobs: [{name: extra}], coordinator: {replicatedJob: ps}}}",
-    ],
-)
-def test_what_a_fragment_may_change(text):
-    """Rights, resources and nodes, and what is added beside what is rendered; also of the pods of one role."""
-    assert problems_of(f"workers: 2\nps: 1\nresources: {{memory_gib: 2}}\n{text}") == []
 
 
 @pytest.mark.parametrize(
