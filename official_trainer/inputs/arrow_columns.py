@@ -1,7 +1,7 @@
 """Columns of Arrow's tables as NumPy arrays: which types there are tensors of, and rows picked by their number.
 
-Owns: numbers, text, lists and structs of Arrow as arrays `[n, …]`. Does not own: where tables come from (`sources/`,
-`source.py`), the place of a row in a message (`reader.py`).
+Owns: numbers, text, lists and structs of Arrow as arrays `[n, …]`. Does not own: where tables come from (`sources/`),
+the place of a row in a message (`reader.py`).
 
 A value that is missing, and lists of several lengths, are found when their rows are picked, because the other rows can
 be used.

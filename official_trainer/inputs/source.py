@@ -13,7 +13,6 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from official_trainer.inputs import hugging_face
 from official_trainer.inputs.context import DataError
 from official_trainer.shown import first_few, shorten
 
@@ -126,17 +125,6 @@ class _Adopted(Source):
         return str(getattr(self._source, "_fingerprint", ""))  # of a `datasets.Dataset`
 
 
-class _HuggingFace(Batched, _Adopted):
-    """A `datasets.Dataset`, read by its columns."""
-
-    def __init__(self, source: Any) -> None:
-        super().__init__(source)
-        self._table = source.with_format("arrow", columns=source.format["columns"])
-
-    def take(self, indices: Sequence[int]) -> Any:
-        return hugging_face.take(self._table, indices)
-
-
 def adopt(source: Any) -> Source:
     """Returns `source` itself, what its `build()` returns if it is a section, or another library's source as one.
 
@@ -164,7 +152,7 @@ def adopt(source: Any) -> Source:
     ):
         hint = "; an iterable has no order to start in the middle of" if hasattr(source, "__iter__") else ""
         raise DataError(f"from_source() needs examples by their number, __len__ and __getitem__, got a {kind}{hint}")
-    return _HuggingFace(source) if hugging_face.has_columns(source) else _Adopted(source)
+    return _Adopted(source)
 
 
 def flat(structure: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -201,7 +189,7 @@ def as_array(value: Any, path: str) -> Any:
         return array.astype("float32")
     if array.dtype.kind in "US":
         array = np.asarray(value, object)  # an array of one length drops zeros at the end of a text
-    if array.dtype.kind not in "OMm":
+    if array.dtype.kind not in "OMmV":
         return array
     if set(map(type, array.flat)) == {bytes}:
         return array

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import glob
 import hashlib
 import itertools
 import os
@@ -35,7 +36,8 @@ Resize = Literal["stretch", "crop", "pad"]
 class ImagesConfig(SourceConfig):
     """Images in folders, one folder for each class, as in `flowers/rose/1.jpg`.
 
-    An example is `{"image": uint8 [height, width, channels], "label": int64}`. Hidden files are ignored.
+    An example is `{"image": uint8 [height, width, channels], "label": int64}`.
+    Hidden files, and those of other kinds, are ignored.
 
     Attributes:
       folder: holds the folders of the classes, in which images may lie at any depth.
@@ -45,7 +47,6 @@ class ImagesConfig(SourceConfig):
       resize: how an image gets this size. `stretch` changes its proportions, `crop` takes the largest part of its
         middle, `pad` adds black edges.
       channels: 1 for grey, 3 for red, green and blue, 4 with alpha.
-      with_path: whether an example has its `path` below `folder`, too.
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = ("PIL",)
@@ -56,7 +57,6 @@ class ImagesConfig(SourceConfig):
     size: tuple[Positive, Positive] | None = None
     resize: Resize = "stretch"
     channels: Annotated[int, Between(1, 4)] = 3
-    with_path: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from paths.problems("folder", self.folder)
@@ -69,12 +69,9 @@ class ImagesConfig(SourceConfig):
         folder = os.path.expanduser(self.folder)
         if not os.path.isdir(folder):
             raise DataError(f"{folder!r} is no folder, in the working directory {os.getcwd()}", field="folder")
-        found, ignored = _listed(folder, self.classes)
+        found = _listed(folder, self.classes)
         named = [f"{label} {name} ({len(files):,})" for label, (name, files) in enumerate(found.items())]
         paths.say_once(f"{folder}: images of {len(found)} classes: {first_few(named)}")
-        if ignored:
-            said = f"{folder}: not read, because they are no images: {first_few(ignored)}"
-            paths.say_once(said, is_warning=True)
         return ImagesSource(self, found)
 
 
@@ -98,8 +95,7 @@ class ImagesSource(Source):
         return len(self._files)
 
     def __getitem__(self, index: int) -> Any:
-        example = {"image": self._image(self.where(index)), "label": self._labels[index]}
-        return {**example, "path": self._files[index]} if self._section.with_path else example
+        return {"image": self._image(self.where(index)), "label": self._labels[index]}
 
     def where(self, index: int) -> str:
         return os.path.join(self._folder, self._files[index])
@@ -110,21 +106,16 @@ class ImagesSource(Source):
         return [0, *(np.flatnonzero(np.diff(self._labels)) + 1).tolist()]  # one of each class
 
     def fingerprint(self) -> str:
-        """Returns a text that changes with the names of the classes and the files, and behind a `+` with their sizes.
-
-        Runs of earlier versions recorded the names alone.
-        """
+        """Returns a text that changes with the names of the classes and the files, and with their sizes."""
         return self._fingerprint
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        sizes = [_size_bytes(self.where(index)) for index in range(len(self))]
-        names = "\0".join([*self.classes, "", *self._files])
-        of_names, of_sizes = (
-            hashlib.blake2b(fact.encode(), digest_size=size).hexdigest()
-            for fact, size in ((names, 16), (repr(sizes), 8))
-        )
-        return f"{of_names}+{of_sizes}"
+        digest = hashlib.blake2b("\0".join([*self.classes, ""]).encode(), digest_size=16)
+        for index, name in enumerate(self._files):
+            path = self.where(index)  # one that is gone is an example that cannot be read, when its turn comes
+            digest.update(f"{name}\0{os.path.getsize(path) if os.path.exists(path) else -1}\0".encode())
+        return digest.hexdigest()
 
     def _image(self, path: str) -> Any:
         import numpy as np
@@ -142,13 +133,6 @@ class ImagesSource(Source):
         return pixels.reshape([*pixels.shape[:2], self._section.channels])
 
 
-def _size_bytes(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:  # when its turn comes, it is an example that cannot be read
-        return -1
-
-
 def _resized(image: Any, size: tuple[int, int], resize: Resize) -> Any:
     from PIL import Image, ImageOps
 
@@ -160,16 +144,15 @@ def _resized(image: Any, size: tuple[int, int], resize: Resize) -> Any:
     return (ImageOps.fit if resize == "crop" else ImageOps.pad)(image, wanted, Image.Resampling.BILINEAR)
 
 
-def _listed(folder: str, classes: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Returns for each class the paths of its images below `folder`, and the files that are no images.
+def _listed(folder: str, classes: Sequence[str]) -> dict[str, list[str]]:
+    """Returns for each class the paths of its images below `folder`, sorted; hidden files are left out.
 
     Raises:
       DataError: a class has no folder or no image, or an image is in no class.
     """
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     folders = [name for name in names if os.path.isdir(os.path.join(folder, name))]
-    ignored = [name for name in names if name not in folders]
-    if stray := list(filter(_is_image, ignored)):
+    if stray := [name for name in names if name not in folders and _is_image(name)]:
         what = f"has images that lie in {folder!r} itself: {first_few(stray)}"
         raise DataError(f"{what}; move each into the folder of its class", field="folder")
     found: dict[str, list[str]] = {}
@@ -177,23 +160,14 @@ def _listed(folder: str, classes: Sequence[str]) -> tuple[dict[str, list[str]], 
         if name not in folders:
             hint = did_you_mean(name, folders, otherwise=f"; it has {first_few(folders) or 'none'}")
             raise DataError(f"{name!r} is no folder in {folder!r}{hint}", field="classes")
-        below = [os.path.relpath(path, folder) for path in _below(os.path.join(folder, name))]
-        found[name] = list(filter(_is_image, below))
-        ignored += [path for path in below if not _is_image(path)]
+        below = glob.glob("**", root_dir=os.path.join(folder, name), recursive=True)
+        found[name] = [os.path.join(name, path) for path in sorted(below) if _is_image(path)]
         if not found[name] and not classes:
             what = f"the class {name!r} has no image in {folder!r}"
             raise DataError(f"{what}; remove its folder, or name all classes in `classes`", field="folder")
     if not any(found.values()):
         raise DataError(f"{folder!r} has no image in a folder of a class, as in rose/1.jpg", field="folder")
-    return found, ignored
-
-
-def _below(folder: str) -> Iterator[str]:
-    """Yields the files below a folder in the order of their names; no hidden ones. Links to folders are no folders."""
-    for place, folders, names in os.walk(folder):
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in links)
-        yield from (os.path.join(place, name) for name in sorted([*names, *links]) if not name.startswith("."))
+    return found
 
 
 def _is_image(path: str) -> bool:

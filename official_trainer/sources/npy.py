@@ -13,10 +13,9 @@ from typing import Any
 
 from official_trainer.config import FrozenDict, SourceConfig
 from official_trainer.inputs import DataError, Source
+from official_trainer.inputs.source import Batched
 from official_trainer.shown import first_few
 from official_trainer.sources import paths
-
-_KINDS = "biufcSU"  # of NumPy's types: those that tensors have
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,15 +38,10 @@ class NpyConfig(SourceConfig):
             yield from paths.problems(f"files.{field}", path)
 
     def build(self) -> Source:
-        source = NpySource(self.files)
-        lengths = {field: len(array) for field, array in source.arrays.items()}
-        if len({*lengths.values()}) > 1:
-            said = ", ".join(f"{field} has {length:,}" for field, length in lengths.items())
-            raise DataError(f"the arrays differ in length: {said} rows", field="files")
-        return source
+        return NpySource({field: os.path.expanduser(path) for field, path in self.files.items()})
 
 
-class NpySource(Source):
+class NpySource(Batched):
     """Rows of memory maps.
 
     Attributes:
@@ -55,9 +49,23 @@ class NpySource(Source):
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
-        """Takes the path of each field."""
-        self._files = {field: os.path.expanduser(path) for field, path in files.items()}
-        self.arrays = {field: _opened(field, path) for field, path in self._files.items()}
+        """Opens the file of each field.
+
+        Raises:
+          DataError: one holds no array with rows, or they differ in length.
+        """
+        import numpy as np
+
+        self._files, self.arrays = files, {}
+        for field, path in files.items():
+            try:
+                self.arrays[field] = np.load(path, mmap_mode="r", allow_pickle=False)
+                len(self.arrays[field])
+            except (ValueError, TypeError, OSError, EOFError) as error:
+                raise DataError(f"{path} holds no array of rows: {error}", field=f"files.{field}") from error
+        if len({*map(len, self.arrays.values())}) > 1:
+            said = ", ".join(f"{field} has {len(array):,}" for field, array in self.arrays.items())
+            raise DataError(f"the arrays differ in length: {said} rows", field="files")
 
     def __reduce__(self) -> Any:
         return NpySource, (self._files,)  # a map would be pickled with all that it holds
@@ -65,43 +73,14 @@ class NpySource(Source):
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
 
-    def __getitem__(self, index: int) -> Any:
-        import numpy as np
-
-        return {field: _native(np.array(array[index])) for field, array in self.arrays.items()}
-
     def take(self, indices: Sequence[int]) -> Any:
         import numpy as np
 
-        plain = {field: np.asarray(array) for field, array in self.arrays.items()}  # quicker to index than a map
-        return {field: _native(np.take(array, indices, axis=0)) for field, array in plain.items()}
+        rows = {field: np.asarray(array)[list(indices)] for field, array in self.arrays.items()}
+        return {field: array.astype(array.dtype.newbyteorder("="), copy=False) for field, array in rows.items()}
 
     def where(self, index: int) -> str:
         return f"{first_few(list(self._files.values()))}: row {index}"
 
     def fingerprint(self) -> str:
         return paths.fingerprint(list(self._files.values()))
-
-
-def _native(array: Any) -> Any:
-    """Returns an array in this machine's order of bytes."""
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _opened(field: str, path: str) -> Any:
-    """Returns the map of a file.
-
-    Raises:
-      DataError: it is none, or has no rows that tensors can be made of.
-    """
-    import numpy as np
-
-    name = f"files.{field}"
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read row by row: {error}", field=name) from error
-    if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in _KINDS:
-        held = getattr(array, "dtype", "several arrays")
-        raise DataError(f"{path} holds {held}, and one array of rows of numbers or text is needed", field=name)
-    return array

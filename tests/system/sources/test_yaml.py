@@ -18,7 +18,7 @@ EXPERIMENT = ROOT / "tests" / "support" / "rows_experiment.py"
 COUNT = 48
 FIELDS = {
     "parquet": {"id": "int64", "text": "text", "x": "float32", "pair": "int32"},
-    "hf": {"id": "int64", "text": "text", "x": "float32", "pair": "int32"},
+    "hf": {"id": "int64", "text": "text", "x": "float32", "pair": "int64"},
     "csv": {"id": "int64", "text": "text", "x": "float32"},
     "npy": {"id": "int64", "value": "float32"},
     "images": {"image": "uint8", "label": "int64"},
