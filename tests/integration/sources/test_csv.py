@@ -167,11 +167,3 @@ def test_a_missing_value_is_named_with_its_row(tmp_path):
         list(dataset)
     fix = "write what takes its place into the source, as in fill_null: {id: 0}, or leave such rows out of the data"
     assert str(context.failure()) == f"{path}, row 3: id is null; {fix}"
-
-
-def test_the_fingerprint_is_that_of_the_files(tmp_path):
-    """N45"""
-    first = build(written(tmp_path / "a.csv", "id\n1\n2\n")).fingerprint()
-    (tmp_path / "copy").mkdir()
-    assert build(written(tmp_path / "copy" / "a.csv", "id\n1\n2\n")).fingerprint() == first
-    assert build(written(tmp_path / "b.csv", "id\n1\n3\n")).fingerprint() != first

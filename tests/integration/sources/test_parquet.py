@@ -3,7 +3,6 @@
 import concurrent.futures
 import itertools
 import os
-import pickle
 import threading
 from pathlib import Path
 
@@ -79,19 +78,6 @@ def test_values_keep_their_types(tmp_path):
     assert batch["deep"][:, 0].tolist() == [[each, 1] for each in order]
     assert batch["struct"]["a"].tolist() == order
     assert batch["struct"]["b"]["c"].tolist() == [[str(each).encode()] * 2 for each in order]
-
-
-def test_an_example_is_a_row_of_its_batch(tmp_path):
-    """N41: with the same types, alone, in a batch, with transforms, and after pickling."""
-    source = tables.parquet(tmp_path, 60).build()
-    alone = inputs.from_source(
-        source, DataConfig(global_batch_size=8, is_training=False), transforms=[lambda example: example]
-    )
-    for one, other in zip(alone.as_numpy_iterator(), evaluated(source), strict=True):
-        for name, value in other.items():
-            assert one[name].dtype == value.dtype
-            np.testing.assert_array_equal(one[name], value)
-    assert pickle.loads(pickle.dumps(source)).take([59, 3])["id"].tolist() == [59, 3]
 
 
 def test_row_groups_are_shuffled_and_decoded_once(tmp_path, monkeypatch):
@@ -286,11 +272,3 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
     os.truncate(path, 50_000)
     with pytest.raises(inputs.DataError, match=f"{path}, row .*its row group .* cannot be decoded"):
         evaluated(source, batch=1000)
-
-
-def test_what_the_reader_says_is_joined_by_one_mark(tmp_path):
-    """N45: it ends with a full stop."""
-    path = tmp_path / "cut.parquet"
-    path.write_bytes(b"PAR1" + bytes(100))
-    with pytest.raises(inputs.DataError, match=r"cut.parquet: .*[^.]; write or copy the file again$"):
-        build(path)

@@ -60,24 +60,6 @@ def test_files_without_records_and_empty_records(tmp_path):
     assert source.take([0, 1, 2]).tolist() == [record_of(0), record_of(1), b""]
 
 
-def test_many_threads_read_the_same_source(tmp_path):
-    """N41: none has what another asked for."""
-    write_tfrecords(tmp_path, 200)
-    source, wrong = build(tmp_path), []
-
-    def read(first):
-        for number in [*range(first, 200), *range(first)]:
-            if source[number] != record_of(number):
-                wrong.append(number)
-
-    threads = [threading.Thread(target=read, args=(25 * number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
 def test_a_file_that_leaves_the_cache_stays_open_while_it_is_read(tmp_path, monkeypatch):
     """N41: as where two threads open it at once, or more files are read than are kept open."""
     monkeypatch.setattr(records, "_MOST_OPEN", 0)
@@ -308,13 +290,6 @@ def test_parsed_records_do_not_depend_on_hosts_and_replicas(tmp_path):
     assert steps == alone[4:]
 
 
-def test_an_evaluation_parses_each_record_once(tmp_path):
-    """N41: in order, the last batch smaller."""
-    write_tfrecords(tmp_path, COUNT)
-    found = ids(inputs.from_tfrecords(params_for(tmp_path, batch=6, is_training=False), parse_fn=parse))
-    assert found == [[*range(6)], [*range(6, 12)], [*range(12, 18)], [18, 19]]
-
-
 def strict(record):
     tf.debugging.assert_less(tf.strings.length(record), 14)
     return parse(record)
@@ -330,19 +305,6 @@ def test_a_record_that_cannot_be_parsed_is_found(tmp_path):
     explained = inputs.explain_data_error(caught.value, params, "task.train_data", context.find_record)
     assert "parse_fn failed on a record" in str(explained)
     assert f"{tmp_path / 'part-0.tfrecord'}: record 6, offset " in str(explained)
-
-
-def test_a_first_record_that_cannot_be_parsed_is_an_error_before_training(tmp_path):
-    """N45"""
-    write_tfrecords(tmp_path, COUNT)
-
-    def refuse(record):
-        tf.debugging.assert_less(tf.strings.length(record), 2)
-        return record
-
-    with pytest.raises(inputs.DataError, match="parse_fn failed on a record") as caught:
-        inputs.from_tfrecords(params_for(tmp_path, is_training=True), parse_fn=refuse)
-    assert "record 0, offset 0" in str(caught.value) and "parse_fn: " in str(caught.value)
 
 
 def test_parse_fn_needs_records():
