@@ -41,8 +41,6 @@ STATUS_FILE = "status.json"
 """In a run directory: what its process is doing now."""
 CODE_FILE = "git.diff"
 """In a run directory: what was changed in the code since its commit, when the run started; only if something was."""
-TRIAL_FILE = "trial.json"
-"""Beside a run directory: that the run is a trial of a sweep, and which one."""
 PROBE = ".write-test"
 """In a run directory, for a moment: shows that files can be created there."""
 TEMPORARY = r"\.tmp-\d+(?:-[0-9a-f]{8})?"
@@ -511,16 +509,6 @@ def copy(source: str, target: str) -> None:
     with open_file(source, "rb") as read, open_file(target, "wb") as written:
         shutil.copyfileobj(read, written, _CHUNK_BYTES)
     sync(target)
-
-
-def link_or_copy(source: str, target: str) -> None:
-    """Gives a file that is never changed a second name; where that is not possible, copies it."""
-    if not (is_url(source) or is_url(target)):
-        remove(target)
-        with contextlib.suppress(OSError):  # another file system, or one without links
-            os.link(source, target, follow_symlinks=True)
-            return
-    copy(source, target)
 
 
 def size_bytes(path: str) -> int:

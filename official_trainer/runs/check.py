@@ -15,14 +15,11 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
-from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.matching import format_bytes
-from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine import data_end, non_finite
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
@@ -56,18 +53,15 @@ class CheckStep:
     error: BaseException | None = None
 
 
-def check(
-    job: Job, metrics: Sequence[str] = (), changes: Mapping[str, Resolved] = MappingProxyType({})
-) -> Iterator[CheckStep]:
+def check(job: Job, metrics: Sequence[str] = ()) -> Iterator[CheckStep]:
     """Yields each step as it is done; the first that fails is the last.
 
     Args:
       job: what is tried.
       metrics: what evaluations have to produce, beside what the config names.
-      changes: an override → the config with it, with which the run has to be able to continue.
     """
     with contextlib.ExitStack() as held:
-        for name, step in _DryRun(job, metrics, changes, held).steps():
+        for name, step in _DryRun(job, metrics, held).steps():
             start = time.monotonic()
             try:
                 outcome = step()
@@ -81,10 +75,8 @@ def check(
 class _DryRun:
     """The parts of a run, each built by the step that tries it; what is written goes when `held` is closed."""
 
-    def __init__(
-        self, job: Job, metrics: Sequence[str], changes: Mapping[str, Resolved], held: contextlib.ExitStack
-    ) -> None:
-        self._job, self._metrics, self._changes, self._held = job, metrics, changes, held
+    def __init__(self, job: Job, metrics: Sequence[str], held: contextlib.ExitStack) -> None:
+        self._job, self._metrics, self._held = job, metrics, held
         self._scratch = job  # in a folder of its own, once `model_dir` is known to be one
         self._evaluates = TRAINING_MODES.get(job.mode, "interval") != "never"
 
@@ -102,7 +94,6 @@ class _DryRun:
             ("actions", self._actions),
             ("save", self._save),
             ("restore", self._restore),
-            *([("continue", self._continue)] if self._changes else []),
             ("export", self._export),
         ]
 
@@ -237,19 +228,6 @@ class _DryRun:
     def _bits(self, batch: Any) -> list[Any]:
         parts = tf.nest.flatten(self.trainer.strategy.experimental_local_results(batch), expand_composites=True)
         return [part.numpy().tolist() if part.dtype == tf.string else part.numpy().tobytes() for part in parts]
-
-    def _continue(self) -> str:
-        """Restores the checkpoint into what each of the changed configs builds."""
-        for override, resolved in self._changes.items():
-            changed = dataclasses.replace(self._scratch, resolved=resolved)
-            store = store_of(changed, build(changed, trains=True))
-            try:
-                store.restore()
-            except CheckpointError as error:
-                found = [line for line in str(error).splitlines() if line.startswith(" ")]  # the variables
-                what = f"a run cannot continue with {override}, because its variables are not those of its checkpoint"
-                raise CheckpointError("\n".join([f"{what}:", *found] if found else [f"{what}; {error}"])) from error
-        return f"with {', '.join(self._changes)}"
 
     def _export(self) -> str:
         directory = self._scratch.path("saved_model")

@@ -11,9 +11,8 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
@@ -234,7 +233,6 @@ def check(
     resolved: Resolved,
     *,
     metrics: Sequence[str] = (),
-    changes: Mapping[str, Resolved] = MappingProxyType({}),
     gin: Bindings | None = None,
     **job_fields: Any,
 ) -> Iterator[CheckStep]:
@@ -244,7 +242,6 @@ def check(
       experiment: registered name.
       resolved: its config.
       metrics: what evaluations have to produce, beside what the config names.
-      changes: an override → the config with it, with which the run has to be able to continue.
       gin: what the gin flags bind; None without gin flags.
       job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
     """
@@ -253,4 +250,4 @@ def check(
 
     job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
     with gin_in_force(job):
-        yield from dry_run.check(job, metrics, changes)
+        yield from dry_run.check(job, metrics)

@@ -231,23 +231,6 @@ def test_json_that_is_nested_deeply_is_a_value_error(depth):
     assert files.parse_json(b'{"a": [1, {"b": 2}]}') == {"a": [1, {"b": 2}]}
 
 
-def test_a_copy_can_be_changed_and_a_second_name_takes_no_space(tmp_path, monkeypatch):
-    """N35: where the file system has no links, a second name is a copy too."""
-    (tmp_path / "a").write_text("one")
-    for name, method in (("b", files.copy), ("c", files.link_or_copy)):
-        (tmp_path / name).write_text("before")
-        method(str(tmp_path / "a"), str(tmp_path / name))
-        assert (tmp_path / name).read_text() == "one"
-    assert not os.path.samefile(tmp_path / "a", tmp_path / "b") and os.path.samefile(tmp_path / "a", tmp_path / "c")
-
-    def refuse(*args, **kwargs):
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-
-    monkeypatch.setattr(os, "link", refuse)
-    files.link_or_copy(str(tmp_path / "a"), str(tmp_path / "d"))
-    assert (tmp_path / "d").read_text() == "one" and not os.path.samefile(tmp_path / "a", tmp_path / "d")
-
-
 def test_a_directory_that_another_process_removes_too_is_gone(tmp_path, monkeypatch):
     """Also if that one wrote a last file there, or removes a file that this one has listed."""
     place, rmtree = tmp_path / "place", shutil.rmtree

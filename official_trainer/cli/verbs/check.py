@@ -10,7 +10,6 @@ Does not own: the steps (`runs/check.py`).
 from __future__ import annotations
 
 import argparse
-import copy
 from typing import TYPE_CHECKING
 
 from official_trainer.cli import flags, target, terminal
@@ -37,8 +36,6 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("allow_config_change", "accept other values than the checkpoint of the run was saved with")
     help = "a metric that evaluations have to produce, beside those that the configuration names; may be repeated"
     parser.value("metric", "NAME", help, repeat=True)
-    help = "a value with which a run of this configuration has to be able to continue; may be repeated"
-    parser.value("continue_with", "PATH=VALUE", help, repeat=True)
     parser.note("The same parts are tried for every mode.")
 
 
@@ -49,12 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.runs import run as engine
 
     job = {"mode": mode, "model_dir": model_dir, "allow_config_change": arguments.allow_config_change}
-    metrics, changes = arguments.metric or (), {}
-    for override in arguments.continue_with or ():
-        changed = copy.copy(arguments)
-        changed.set = [*(arguments.set or ()), override]
-        changes[override] = target.from_flags_or_run(changed).resolved
-    for step in engine.check(experiment, resolved, gin=gin, metrics=metrics, changes=changes, **job):
+    for step in engine.check(experiment, resolved, gin=gin, metrics=arguments.metric or (), **job):
         terminal.show_only_warnings()  # that a part was built or saved is what the lines of the check say
         if not arguments.quiet:
             print("\n".join(_lines(step)), flush=True)

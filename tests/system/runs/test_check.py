@@ -8,7 +8,6 @@ import tensorflow as tf
 from official.utils.testing.mock_task import MockModel, MockTask
 
 from official_trainer import cli, inputs
-from tests import ROOT as REPOSITORY
 from tests.support import runs
 
 MOCK = (
@@ -79,18 +78,6 @@ def test_a_directory_that_was_there_stays(tmp_path):
     (tmp_path / "run" / ".check").mkdir(parents=True)
     assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
     assert not [*(tmp_path / "run").iterdir()]
-
-
-def test_changes_with_which_a_run_could_not_continue_are_found(tmp_path, capfd, monkeypatch):
-    """N10, N35: `--continue_with`: dropout has no variables, a layer has; both are settings of the model."""
-    monkeypatch.chdir(REPOSITORY)
-    check = ["check", "digits_mlp", f"--model_dir={tmp_path / 'run'}", "trainer.validation_steps=1"]
-    dropout, layers = "task.model.mlp.dropout=0.5", "task.model.mlp.hidden=[8]"
-    assert cli.main([*check, f"--continue_with={dropout}", f"--continue_with={layers}"], is_process=False) == 2
-    err = capfd.readouterr().err
-    assert f"error: a run cannot continue with {layers}, because its variables are not those of its checkpoint:" in err
-    assert "kernel): float32 [64, 64] in the checkpoint, float32 [64, 8] in the program" in err, err
-    assert "init_checkpoint" not in err and not (tmp_path / "run").exists()
 
 
 ROOT = "trainer.optimizer_config"
