@@ -22,7 +22,6 @@ from benchmarks import (
     goodput,
     gpu,
     growth,
-    halving,
     job,
     keras3,
     models,
@@ -34,9 +33,7 @@ from benchmarks import (
     saves,
     start,
     steps,
-    sweep_kills,
     sweeps,
-    tuners,
     warm,
 )
 from benchmarks.report import Comparison
@@ -67,9 +64,6 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "drop_in": (drop_in.compare, 7),
     "fit": (fit.compare, 7),
     "sweeps": (sweeps.compare, 3),
-    "tuners": (tuners.compare, 3),
-    "sweep_kills": (sweep_kills.compare, 1),
-    "halving": (halving.compare, halving.NUM_SEEDS),
     "growth": (growth.compare, 1),
     "goodput": (goodput.compare, 3),
 }

@@ -20,7 +20,6 @@ from benchmarks import (
     goodput_notes,
     gpu,
     growth,
-    halving,
     keras3,
     models,
     pages,
@@ -32,7 +31,6 @@ from benchmarks import (
     saves,
     steps,
     sweeps,
-    tuners,
 )
 from official_trainer import config as configuration
 from official_trainer import reports
@@ -511,19 +509,9 @@ def test_strategies_are_compared_side_by_side(monkeypatch):
 
 
 @pytest.mark.full
-def test_sweeps_commands_and_tuners_train_what_they_are_compared_by():
+def test_a_sweep_and_commands_reach_their_first_step():
     """One trial of each; a first step that was not reached would have no time."""
-    for measured in (sweeps.sweep(sweeps.SPACES[sweeps.STRUCTURE], 1), sweeps.commands(processes.ROOT, 1)):
-        assert 0 < measured["first"] < measured["seconds"]
-    assert tuners.tune("optuna", 1)["seconds"] > 0
-
-
-def test_halving_finds_the_best_before_it_has_trained_all_or_not_at_all():
-    curves = [[(200 * step, top * step / 1000) for step in range(1, 11)] for top in range(30, 60)]
-    shares = [halving.share([*curves, [(200 * step, step / 10) for step in range(1, 11)]], seed) for seed in range(5)]
-    assert min(shares) < max(shares) < 0.6
-    late = [(200 * step, float(step == 10)) for step in range(1, 11)]
-    assert halving.share([*curves, late], 1) == 1
+    assert sweeps.sweep(1)["first"] > 0 and sweeps.commands(1)["first"] > 0
 
 
 def test_growth_is_the_slope_between_the_two_largest_sizes():
