@@ -1,12 +1,11 @@
 """The cores and GPUs that a process may use, found without TensorFlow.
 
 Owns: counting them, as the kernel and CUDA show them to a process that starts now.
-Does not own: which of them a process gets (`sweeps/slots.py`), what TensorFlow does with them (`engine/process.py`).
+Does not own: which of them a process gets (`sweeps/driver.py`), what TensorFlow does with them (`engine/process.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
@@ -18,24 +17,6 @@ VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _LIST = ("nvidia-smi", "-L")
 _LIST_SECONDS = 60.0  # its first call loads the driver
 _NODE = re.compile(r"nvidia\d+")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Devices:
-    """What a process may use.
-
-    Attributes:
-      cores: numbers of cores; none where the system does not tell.
-      gpus: as `CUDA_VISIBLE_DEVICES` names them.
-    """
-
-    cores: tuple[int, ...]
-    gpus: tuple[str, ...]
-
-
-def found(environ: Mapping[str, str]) -> Devices:
-    """Returns the devices of this process, whose variables `environ` holds."""
-    return Devices(cores=cores(), gpus=gpus(environ))
 
 
 def cores() -> tuple[int, ...]:

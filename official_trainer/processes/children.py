@@ -23,7 +23,7 @@ from official_trainer.processes import isolation
 from official_trainer.processes.job import ALL_ROLES, Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
-from official_trainer.processes.starter import Event, Signal, Slot, Start
+from official_trainer.processes.starter import Event, Signal, Start
 from official_trainer.processes.verdict import Restarts
 
 _PRELOADED = (
@@ -114,18 +114,17 @@ class Starter:
         """Returns the descriptor to wait for before `read`."""
         return self._control.fileno()
 
-    def start(self, argv: Sequence[str], environ: Mapping[str, str], slot: Slot) -> tuple[int, int]:
+    def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
         """Starts a process; returns its number, and the descriptor from which its output, both streams, is read.
 
         Args:
           argv: a module and its arguments.
           environ: its whole environment.
-          slot: its devices.
         """
         number = next(self._numbers)
         reading, writing = os.pipe()
         try:
-            self._send(Start(number, list(argv), dict(environ), slot), writing)
+            self._send(Start(number, list(argv), dict(environ)), writing)
         finally:
             os.close(writing)
         os.set_blocking(reading, False)
@@ -174,7 +173,6 @@ class Process:
       output: the descriptor from which its output is read; -1 once that has ended.
       was_told: whether it was sent a signal to end.
       was_killed: whether that signal was SIGKILL.
-      slot: its devices.
     """
 
     member: Member
@@ -184,7 +182,6 @@ class Process:
     output: int = -1
     was_told: bool = False
     was_killed: bool = False
-    slot: Slot = Slot()
 
 
 class Processes:
@@ -224,9 +221,9 @@ class Processes:
         process.pid = None
         # gRPC would use a proxy for loopback too.
         direct = {n: ",".join(filter(None, (self._environ.get(n), "127.0.0.1"))) for n in ("no_proxy", "NO_PROXY")}
-        own = {"PYTHONUNBUFFERED": "1", **process.member.environ, **process.slot.environ}
+        own = {"PYTHONUNBUFFERED": "1", **process.member.environ}
         environ = {**self._environ, **direct, **own}
-        number, process.output = self._starter.start(process.member.argv, environ, process.slot)
+        number, process.output = self._starter.start(process.member.argv, environ)
         self.running[number] = process
         self._selector.register(process.output, selectors.EVENT_READ, process)
 

@@ -20,28 +20,13 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 
 from official_trainer.processes import commands
 
 _READ_BYTES = 1 << 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """The devices of this machine that one process at a time gets.
-
-    Attributes:
-      number: among the slots of the launcher.
-      cores: to which the process is bound, by their numbers; empty for those of the launcher.
-      environ: variables by which the process sees its GPUs alone.
-    """
-
-    number: int = 0
-    cores: tuple[int, ...] = ()
-    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +37,11 @@ class Start:
       number: by which the launcher knows the process.
       argv: a module and its arguments.
       environ: the process's whole environment.
-      slot: its devices.
     """
 
     number: int
     argv: Sequence[str]
     environ: dict[str, str]
-    slot: Slot = Slot()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,12 +164,6 @@ class _Starter:
         for descriptor in (output, self._woken, self._wake):
             os.close(descriptor)
         self._control.close()
-        if request.slot.cores and hasattr(os, "sched_setaffinity"):
-            try:  # before TensorFlow's runtime starts as many threads as it finds cores
-                os.sched_setaffinity(0, request.slot.cores)
-            except OSError as error:
-                listed = ", ".join(map(str, request.slot.cores))
-                print(f"not bound to the cores {listed}, but to all: {error.strerror}", file=sys.stderr, flush=True)
         return True
 
     def _reap(self) -> None:

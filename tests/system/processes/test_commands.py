@@ -11,13 +11,11 @@ from official_trainer.processes.children import Process, Processes, Starter
 from official_trainer.processes.job import Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
-from official_trainer.processes.starter import Slot
 from official_trainer.processes.verdict import Restarts
 from tests.support.cases import cases
 from tests.support.launch.jobs import until
 
 _names = itertools.count()
-WHOLE = Slot()
 
 
 class Commands:
@@ -27,12 +25,12 @@ class Commands:
         self.processes, self.starter = processes, starter
         self._folder = folder
 
-    def start(self, source, slot=WHOLE):
+    def start(self, source):
         name = f"command_{next(_names)}"
         (self._folder / f"{name}.py").write_text(f"import os, sys\n{source}\n")
         lines = Lines(lambda lines: None, None)
         member = Member(role="chief", index=0, argv=(name,), environ={})
-        process = Process(member, lines, Restarts(), slot=slot)
+        process = Process(member, lines, Restarts())
         self.processes.start(process)
         return process
 
@@ -43,9 +41,9 @@ class Commands:
             if found is not None and found[0] is process and found[1] is not None:
                 return found[1], list(process.lines.last)
 
-    def run(self, source, **options):
+    def run(self, source):
         """Returns the pid, the exit code and the lines of a command."""
-        process = self.start(source, **options)
+        process = self.start(source)
         code, lines = self.end(process)
         return process.pid, code, lines
 
@@ -110,20 +108,6 @@ def test_a_pool_that_is_left_ends_by_itself(commands):
     """N26: at Python's exit, after the work that it was given."""
     pool = "import concurrent.futures as c\npool = c.ProcessPoolExecutor(1)\npool.submit(print, 'worked', flush=True)"
     assert commands.run(pool)[1:] == (0, ["worked"])
-
-
-def test_a_process_has_the_devices_of_its_slot(commands):
-    """N21: it is bound to its cores, with its variables."""
-    core = min(os.sched_getaffinity(0))
-    look = "print(sorted(os.sched_getaffinity(0)), os.environ.get('MINE'))"
-    found = [commands.run(look, slot=slot)[2] for slot in (Slot(0, (core,), {"MINE": "a"}), Slot(1))]
-    assert found == [[f"[{core}] a"], [f"{sorted(os.sched_getaffinity(0))} None"]]
-
-
-def test_a_core_that_is_taken_away_fails_no_command(commands):
-    """N21: a container's cores may change while it runs; the output of the command says so."""
-    _, code, lines = commands.run("print('well')", slot=Slot(0, (9999,)))
-    assert (code, lines) == (0, ["not bound to the cores 9999, but to all: Invalid argument", "well"])
 
 
 def test_a_signal_is_for_one_command(commands, tmp_path):
