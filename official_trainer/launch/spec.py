@@ -95,7 +95,7 @@ def shared_job(workers: int, argv: Sequence[str], *, grace_seconds: float) -> Jo
 
     Args:
       workers: how many there are.
-      argv: the verb and its flags, such as `sweep` with `--join`.
+      argv: the verb and its flags, such as `sweep`.
       grace_seconds: see `JobSpec`.
     """
     role = Role(name=WORKER, count=workers, argv=("official_trainer", *argv))

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection
@@ -54,6 +55,8 @@ _MOST_REFUSED = 100
 """So many draws may be refused one after the other."""
 
 _LOOK_SECONDS = 0.5
+_ERROR = re.compile(r"  (?! |called from |while )")
+"""Begins the line of a report on the user's code that has the error; lines of the code are further to the right."""
 
 
 @dataclasses.dataclass
@@ -414,8 +417,8 @@ def failure(trial_dir: str, how: str) -> str:
     report = str((record.read_run(files.join(trial_dir, RUN)) or {}).get("error") or "").splitlines()
     output = files.join(trial_dir, OUTPUT)
     if report:
-        lines = [line.strip() for line in report[:2]]
-        return f"{': '.join(line.rstrip(':') for line in lines)}; see {output}"
+        error = next((line[2:] for line in report[1:] if _ERROR.match(line)), "")
+        return f"{': '.join(filter(None, [report[0].rstrip(':'), error]))}; see {output}"
     printed = files.read_bytes(output).decode(errors="replace").splitlines() if files.exists(output) else []
     said = next((line for line in reversed(printed) if line.startswith("error: ")), printed[-1] if printed else "")
     return f"{how}: {said.removeprefix('error: ')}; see {output}"

@@ -1,8 +1,8 @@
 """The output of a run for the user: a progress bar and aligned results on a terminal, plain lines elsewhere.
 
 Owns: the wording and the frequency of this output; that it fits the terminal, and that control characters are shown,
-not obeyed. Does not own: the program's log (`logging`), or when progress is reported. Only this module and
-`sweeps/live_table.py` import rich, and only on a terminal.
+not obeyed. Does not own: the program's log (`logging`), or when progress is reported. Only this module
+imports rich for a run, and only on a terminal.
 """
 
 from __future__ import annotations

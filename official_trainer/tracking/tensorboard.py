@@ -7,7 +7,7 @@ Does not own: summaries that a task writes itself with `tf.summary`; those in th
 What training and evaluations both measure has one tag, so TensorBoard draws it in one chart: `training_loss` and
 `validation_loss` are the tag `loss`, `dev/validation_loss` is `dev/loss`. Times are the tags `time/…` of training.
 The config is in the folder of the evaluations, or of training in a run without any: the HParams tab lists a run with
-the metrics in the folder of its config. A trial has none: its sweep lists it (`sweeps/tensorboard.py`). The tab opens
+the metrics in the folder of its config. The tab opens
 with five fields before the metrics, so of a run it gets those that tell it from other runs of its experiment.
 """
 
@@ -27,7 +27,6 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.config import TrackerConfig
-from official_trainer.files import TRIAL_FILE
 from official_trainer.lazy import load
 from official_trainer.nearest import nearest
 from official_trainer.tracking import Histogram, Media, MetricError, Outcome, Place, Table, Text, Tracker
@@ -83,9 +82,6 @@ class TensorBoardConfig(TrackerConfig):
     ) -> Tracker:
         if self.splits == ():
             return Tracker()
-        parent = files.absolute(place.directory).rstrip("/").rpartition("/")[0] or "/"
-        if files.exists(files.join(parent, TRIAL_FILE)):
-            describes = None  # the sweep lists its trial, with what was drawn alone
         if describes is not None and self.splits is not None and describes not in self.splits:
             describes = self.splits[0]
         return TensorBoardTracker(place.directory, folders=folders, describes=describes, listed=listed, options=self)

@@ -104,7 +104,7 @@ STRINGS = {
     "runs/build.py": "a part that can be taken away",
     "runs/job.py": "a part that can be taken away",
     "runs/predict.py": "a part that can be taken away",
-    "sweeps/subject.py": "what the process of a trial runs",
+    "sweeps/plan.py": "what the process of a trial runs",
     "tasks/sources.py": "the name of a group of entry points",
     "tracking/mlflow.py": "the name of a tag",
 }
@@ -173,7 +173,7 @@ NEED_TENSORFLOW = {
 }
 """Modules that import TensorFlow when they are imported, beside those of `engine/` and `program/`."""
 
-NEED_AN_EXTRA = {"formats/serving.py"}
+NEED_AN_EXTRA = {f"sweeps/{name}.py" for name in ("distributions", "driver", "plan", "space", "study", "sweep")}
 """Modules that import a package which not every user has."""
 
 

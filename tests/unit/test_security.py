@@ -117,7 +117,6 @@ IMPORTS_BY_NAME = {
     "processes/commands.py": "the module that a process runs",
     "processes/starter.py": "the modules that a launcher preloads",
     "lazy.py": "TensorFlow and Keras",
-    "sweeps/functions.py": "the module of the function that a sweep calls, in the process of a trial",
     "tasks/sources.py": "a file of the workspace; modules that the user, the workspace or an installed package names",
     "tracking/mlflow.py": "a library that may be missing",
     "tracking/wandb.py": "a library that may be missing",

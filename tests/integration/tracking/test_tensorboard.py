@@ -338,19 +338,15 @@ def test_the_hparams_tab_opens_with_the_metrics_in_view(tmp_path):
     assert rows == dict.fromkeys([f"run ({tmp_path}/a)", f"run ({tmp_path}/b)"], "64".rjust(20)), "no 64.000"
 
 
-def test_a_trial_of_a_sweep_is_listed_by_the_sweep_alone(tmp_path, place, monkeypatch):
-    """N21, T18: else there were two rows, one of them with the whole config; its points are as those of any run."""
-    (tmp_path / "trial.json").write_text("{}")
-    (tmp_path / "run").mkdir()
-    monkeypatch.chdir(tmp_path / "run")
-    for directory in (str(tmp_path / "run"), f"file://{tmp_path}/run/", "."):
-        tracker = TensorBoardConfig().build(dataclasses.replace(place, directory=directory))
+def test_runs_with_equal_configs_have_a_row_each(tmp_path):
+    """T18: by the names of their directories, also where these are in different folders."""
+    for folder in ("a/run", "b/run", "a/other"):
+        tracker = TensorBoardTracker(str(tmp_path / folder))
         tracker.describe("digits", {"seed": 1})
         tracker.log("validation", 10, {"accuracy": 0.5})
-        tracker.end(Outcome(step=10, metrics={"accuracy": 0.5}))
         tracker.close()
-    assert hparams_tab(tmp_path) == []
-    assert points(tmp_path / "run" / "validation", "accuracy") == [(10, 0.5)] * 3
+    names = sorted(trial for _, trial, *_ in hparams_tab(tmp_path))
+    assert names == [f"other ({tmp_path}/a)", f"run ({tmp_path}/a)", f"run ({tmp_path}/b)"]
 
 
 def test_a_run_without_evaluations_is_listed_with_its_training(tmp_path, place):

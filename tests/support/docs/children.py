@@ -13,9 +13,11 @@ def run_command(program, argv):
     from official_trainer.launch.targets.slurm import SlurmProfile
     from official_trainer.processes import children
     from tests.support.launch.forked_starter import ForkedStarter
+    from tests.support.sweeps.drivers import fork_trials
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if pytest runs in the background
     children.Starter = ForkedStarter
+    fork_trials()
     SlurmProfile.__init__.__kwdefaults__["node_local"] = ()  # the session's folder, often in /tmp, is /shared here
     return cli.main(argv[1:], script="train.py") if program == "python" else cli.main(argv)
 

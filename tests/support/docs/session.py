@@ -118,7 +118,12 @@ class Session:
             ours, its = multiprocessing.Pipe()
             folder = self.root / "python"
             folder.mkdir()
-            options = {"cwd": self.workspace, "folder": folder, "env": {"HOME": str(self._home)}}
+            options = {
+                "cwd": self.workspace,
+                "folder": folder,
+                "env": {"HOME": str(self._home)},
+                "starts_processes": True,
+            }
             self._python = Child(functools.partial(children.interpret, its), **options), ours
             its.close()
         child, connection = self._python
@@ -199,7 +204,7 @@ class Session:
         environ = {"HOME": str(self._home), **environ}
         outputs = self._outputs / str(next(self._numbers))  # a folder for each, so that none has another's lines
         outputs.mkdir()
-        child = Child(target, cwd=cwd or self.cwd, folder=outputs, env=environ)
+        child = Child(target, cwd=cwd or self.cwd, folder=outputs, env=environ, starts_processes=True)
         if ctrl_c:
             _wait_for_line(child, ctrl_c)
             with contextlib.suppress(ProcessLookupError):

@@ -49,7 +49,7 @@ class Driver(Child):
         with mark.open("r+b") as file:
             self._idle = mmap.mmap(file.fileno(), 1)
         first = functools.partial(_prepare, str(mark))
-        target = functools.partial(_command, list(words))
+        target = functools.partial(run_verb, list(words))
         super().__init__(target, cwd=folder, folder=output, first=first, starts_processes=True)
 
     def kill(self):
@@ -207,7 +207,7 @@ def _kill(pid, number):
     return True
 
 
-def _command(words):
+def run_verb(words):
     from official_trainer import cli
 
     return cli.main(words)

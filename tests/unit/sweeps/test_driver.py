@@ -29,7 +29,7 @@ def test_five_failures_in_a_row_end_a_sweep_with_the_cause():
     driver.refuse_more("runs/sweep", trials(*["FAIL"] * (MOST_FAILURES - 1)))
     driver.refuse_more("runs/sweep", trials(*["FAIL"] * 4, "COMPLETE", *["FAIL"] * 4, "RUNNING"))
     with pytest.raises(
-        SweepError, match="the last 5 trials failed; the last one: a bug\n.* retry runs/sweep`"
+        SweepError, match=r"the last 5 trials failed; the last one: a bug\n.* retry runs/sweep`"
     ) as caught:
         driver.refuse_more("runs/sweep", trials("COMPLETE", *["FAIL"] * MOST_FAILURES, **{REASON: "a bug"}))
     assert caught.value.exit_code == 1
@@ -65,8 +65,10 @@ def test_a_failure_has_its_error_in_one_line(tmp_path):
     assert driver.failure(str(folder), how) == f"{how}: ; see {output}"
     output.write_text("starting\nerror: no such file\n\n")
     assert driver.failure(str(folder), how) == f"{how}: no such file; see {output}"
-    write_run(tmp_path, 0, error="model.py:8 in build_model, called by build:\n  ValueError: a bug\n  more")
-    said = "model.py:8 in build_model, called by build: ValueError: a bug"
+    write_run(
+        tmp_path, 0, error="model.py:8 in build_model, while building:\n    raise it\n  ValueError: a bug\n  more"
+    )
+    said = "model.py:8 in build_model, while building: ValueError: a bug"
     assert driver.failure(str(folder), how) == f"{said}; see {output}"
 
 

@@ -90,7 +90,7 @@ def test_a_study_that_is_another_or_damaged_is_an_error(tmp_path):
     write_sweep(tmp_path, [trial(0.5)])
     content = (tmp_path / "sweep.json").read_text()
     (tmp_path / "sweep.json").write_text(content.replace('"study": "sweep"', '"study": "other"'))
-    with pytest.raises(SweepError, match="study.log has no study 'other'; put a good copy back"):
+    with pytest.raises(SweepError, match=r"study.log has no study 'other'; put a good copy back"):
         results.summary(str(tmp_path))
     (tmp_path / "sweep.json").write_text(content)
     (tmp_path / "study.log").write_text("no journal\nat all\n")

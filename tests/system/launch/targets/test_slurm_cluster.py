@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from official_trainer import cli
+from official_trainer.sweeps import results
 from tests.support import repository, runs
 
 SMOKE = "--config_file=configs/smoke/digits_mlp.yaml"
@@ -292,6 +293,9 @@ def test_a_sweep_is_an_array_of_workers_that_share_it(slurm, capfd):
     ended(slurm, record)
     logs = job(capfd, "logs", record)
     assert "==> " in logs and "slurm-1.out <==" in logs
+    found = results.summary("sweep")["trials"]
+    assert [(trial["number"], trial["state"]) for trial in found] == [(n, "complete") for n in range(3)], logs
+    assert logs.count(" complete: accuracy ") == 3
     for number in range(3):
         path = Path("sweep/trials", str(number), "run", "metrics.jsonl")
         steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
