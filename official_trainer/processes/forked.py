@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing import connection
 
 from official_trainer.errors import ExitCode, UserError
@@ -25,6 +25,16 @@ CONTEXT = multiprocessing.get_context("forkserver")
 _STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOST = 255
 """What multiprocessing calls the exit code of a process whose fork server was killed."""
+
+
+def is_forked() -> bool:
+    """Returns whether this process was started by multiprocessing, as trials are."""
+    return multiprocessing.parent_process() is not None
+
+
+def wait(processes: Iterable[ForkedProcess], *descriptors: int, seconds: float | None = None) -> None:
+    """Waits until a process has ended or a descriptor can be read, for so long at most."""
+    connection.wait([*(process.sentinel for process in processes), *descriptors], seconds)
 
 
 class ForkServerError(UserError, RuntimeError):
@@ -43,7 +53,7 @@ class ForkedProcess:
 
     Attributes:
       pid: its process id, which is also that of its process group.
-      sentinel: is ready to be read once it has ended, for `multiprocessing.connection.wait`.
+      sentinel: is ready to be read once it has ended; see `wait`.
     """
 
     def __init__(self, argv: Sequence[str], *, environ: Mapping[str, str], output: str) -> None:

@@ -17,7 +17,6 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import connection
 from types import MappingProxyType
 from typing import Any
 
@@ -31,6 +30,7 @@ from official_trainer.distributed.devices import VISIBLE_GPUS
 from official_trainer.errors import ExitCode
 from official_trainer.lock import DirectoryLock
 from official_trainer.nearest import did_you_mean
+from official_trainer.processes import forked
 from official_trainer.processes.forked import ForkedProcess
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.verdict import End, Restarts, may_run_again
@@ -197,8 +197,8 @@ class Driver:
 
     def _wait(self, signals: Signals) -> None:
         """Waits for the end of a process or a signal, but not for long; then takes what came."""
-        sentinels = [work.process.sentinel for work in self._work.values() if work.process is not None]
-        connection.wait([*sentinels, signals.fileno()], _LOOK_SECONDS)
+        running = [work.process for work in self._work.values() if work.process is not None]
+        forked.wait(running, signals.fileno(), seconds=_LOOK_SECONDS)
         signals.read()
 
     def _look(self, work: Work) -> None:
@@ -330,7 +330,7 @@ class Driver:
         for process in running:
             process.terminate()
         while running := [process for process in running if process.exit_code() is None]:
-            connection.wait([*(process.sentinel for process in running), signals.fileno()], _LOOK_SECONDS)
+            forked.wait(running, signals.fileno(), seconds=_LOOK_SECONDS)
             signals.read()
             if signals.insisted or time.monotonic() > end:
                 for process in running:

@@ -24,7 +24,6 @@ from official_trainer.sweeps.settings import (
     SweepConfig,
     objective_of,
     origin_in_space,
-    origin_of,
     refused,
 )
 from official_trainer.sweeps.space import Resolve, Space
@@ -120,34 +119,29 @@ def planned(experiment: Experiment, settings: Resolved) -> Plan:
     objective = objective_of(settings, resolved.config.trainer)
     space = spaces.read(config.space, lambda path: origin_in_space(settings, path), experiment.ready)
     try:
-        study.check_storage(config.storage)
         study.rehearse(config, space, objective)
+        total = config.trials or DEFAULT_TRIALS
+        total = study.count_combinations(config, space) if config.sampler_class == EXHAUSTIVE else total
     except ConfigError as error:
-        place = [dataclasses.replace(each, origin=_nearest_origin(settings, each.path)) for each in error.problems]
-        raise ConfigError(place) from error
+        raise refused(settings, *error.problems) from error
     described = {name: config.as_dict()[name] for name in _FIXED} | {"objective": dataclasses.asdict(objective)}
     gin = [str(source) for source in experiment.gin.sources] if experiment.gin else []
     identity = {"experiment": experiment.name, "sweep": described, "config": flat(resolved.config), "gin": gin}
-    absolute = files.absolute  # the user's code may leave the folder of the sweep
-    plan = Plan(
+    return Plan(
         directory=experiment.directory,
         config=config,
         space=space,
         objective=objective,
-        total=config.trials or DEFAULT_TRIALS,
+        total=total,
         identity=json.loads(json.dumps(identity)),
-        command=lambda verb, model_dir, sets: [
+        command=lambda verb, folder, sets: [
             "official_trainer",
             verb,
-            *experiment.words(verb, absolute(model_dir), sets),
+            *experiment.words(verb, files.absolute(folder), sets),
         ],
         ready=experiment.ready,
         grace_seconds=resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS,
     )
-    if plan.is_exhaustive:
-        combinations = space.combinations()
-        plan = dataclasses.replace(plan, total=min(config.trials or combinations, combinations))
-    return plan
 
 
 def _check_evaluated(resolved: Resolved) -> None:
@@ -157,8 +151,3 @@ def _check_evaluated(resolved: Resolved) -> None:
     if all(getattr(task, "validation_data", None) is None for task in tasks):
         what = "is not set, so trials are never evaluated and cannot be compared"
         raise refused(resolved, Problem(what, "task.validation_data", fix="set it"))
-
-
-def _nearest_origin(settings: Resolved, path: str) -> Any:
-    """Returns where a field of the sweep, or the section around it, is written."""
-    return origin_of(settings, path) or origin_of(settings, path.partition(".")[0])

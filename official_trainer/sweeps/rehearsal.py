@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from multiprocessing import connection
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF
 from official_trainer.errors import MEANINGS, ExitCode
+from official_trainer.processes import forked
 from official_trainer.processes.forked import ForkedProcess
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.verdict import End
@@ -42,7 +42,7 @@ def rehearse(command: Sequence[str], directory: str) -> None:
         process = ForkedProcess(command, environ=os.environ, output=output)
         try:
             while (code := process.exit_code()) is None:
-                connection.wait([process.sentinel, signals.fileno()])
+                forked.wait([process], signals.fileno())
                 signals.read()
                 if signals.asked is not None:
                     raise PreemptedError("no trial was started; the same command begins again")

@@ -35,18 +35,12 @@ def summary(directory: str) -> dict[str, Any]:
       SweepError: no sweep is there, it cannot be read, or Optuna is not installed.
     """
     described, study = identity(directory), opened(directory)
-    trials = [
-        {
-            "number": trial.number,
-            "state": STATES[trial.state.name],
-            "values": trial.values,
-            "params": trial.params or trial.system_attrs.get("fixed_params", {}),
-            "run": f"trials/{trial.number}/run"
-            if files.exists(files.join(directory, "trials", str(trial.number), "run", files.RUN_FILE))
-            else None,
-        }
-        for trial in study.get_trials(deepcopy=False)
-    ]
+    trials = []
+    for trial in study.get_trials(deepcopy=False):
+        run = f"trials/{trial.number}/run"
+        facts = {"number": trial.number, "state": STATES[trial.state.name], "values": trial.values}
+        is_there = files.exists(files.join(directory, run, files.RUN_FILE))
+        trials.append(facts | {"params": values_of(trial), "run": run if is_there else None})
     metrics = zip(described["sweep"]["objective"]["directions"], study.directions, strict=True)
     states = [trial["state"] for trial in trials]
     return {
@@ -85,21 +79,15 @@ def opened(directory: str) -> Any:
     """
     described = identity(directory)
     try:
-        import optuna
-    except ImportError as error:
+        from official_trainer.sweeps import study
+    except ModuleNotFoundError as error:
         raise SweepError(f"{directory} is read with Optuna: pip install 'official-trainer[sweep]'") from error
-    from official_trainer.sweeps import study
+    return study.load(directory, described["study"], described["sweep"]["storage"])
 
-    storage = described["sweep"]["storage"]
-    path = files.join(directory, study.JOURNAL)
-    if not storage and not files.exists(path):
-        raise SweepError(f"{path} is not there, in which the trials of the sweep are; put a good copy back")
-    opened_storage = study.storage_of(directory, storage)
-    try:
-        with study.reported(storage):
-            return optuna.load_study(study_name=described["study"], storage=opened_storage)
-    except KeyError as error:
-        raise SweepError(f"{storage or path} has no study {described['study']!r}; put a good copy back") from error
+
+def values_of(trial: Any) -> dict[str, Any]:
+    """Returns what was drawn for a trial, or for one that waits what it will have."""
+    return dict(trial.params or trial.system_attrs.get("fixed_params", {}))
 
 
 def best(study: Any) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from official_trainer.config.text import short_names
 from official_trainer.shown import printable
-from official_trainer.sweeps.results import STATES
+from official_trainer.sweeps.results import STATES, values_of
 from official_trainer.sweeps.settings import Objective
 from official_trainer.tracking.console import can_redraw, rich_console
 
@@ -23,7 +23,6 @@ class Shown:
         """Takes what is drawn, what is compared, and whether nothing is shown."""
         self._names, self._objective, self._is_quiet = names_of(space), objective, quiet
         self._bar: Any = None
-        self._best: float | None = None
         if not quiet and can_redraw(sys.stdout):
             from rich import progress
 
@@ -31,10 +30,10 @@ class Shown:
                 "trials",
                 progress.BarColumn(),
                 progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[best]}"),
+                progress.TextColumn("{task.fields[last]}"),
             ]
             self._bar = progress.Progress(*columns, console=rich_console(sys.stdout))
-            self._task = self._bar.add_task("trials", best="")
+            self._task = self._bar.add_task("trials", last="")
             self._bar.start()
 
     def say(self, text: str) -> None:
@@ -57,27 +56,16 @@ class Shown:
     def report(self, number: int, step: int, value: float) -> None:
         """Shows an evaluation of a trial, on a terminal alone."""
         if self._bar is not None:
-            self._bar.update(self._task, best=self._text(f"trial {number} at step {step}: {value:.4g}"))
+            self._bar.update(self._task, last=f"trial {number} at step {step}: {value:.4g}")
 
     def end(self, trial: Any) -> None:
         """Shows how a trial has ended."""
-        if trial.state.name == "COMPLETE":
-            is_highest = self._objective.directions[self._objective.metric] == "max"
-            self._best = (max if is_highest else min)(
-                trial.values[0], trial.values[0] if self._best is None else self._best
-            )
         self.say(f"trial {trial.number} {ending(trial, list(self._objective.directions))}")
-        if self._bar is not None:
-            self._bar.update(self._task, best=self._text(""))
 
     def close(self) -> None:
         """Nothing more comes."""
         if self._bar is not None:
             self._bar.stop()
-
-    def _text(self, more: str) -> str:
-        best = "" if self._best is None else f"best {self._objective.metric} {self._best:.4g}"
-        return "  ".join(filter(None, [best, more]))
 
 
 def names_of(space: Mapping[str, object]) -> dict[str, str]:
@@ -97,9 +85,7 @@ def ending(trial: Any, metrics: list[str]) -> str:
     return f"{state}{at}: {facts['reason']}" if "reason" in facts else f"{state}{at}"
 
 
-def print_table(
-    described: Mapping[str, Any], study: Any, best: list[int], width: int, *, by_rank: bool = False
-) -> None:
+def print_table(described: Mapping[str, Any], study: Any, best: list[int], width: int) -> None:
     """Prints the table of a sweep's trials, and below it why trials failed and which fields matter.
 
     Args:
@@ -107,7 +93,6 @@ def print_table(
       study: Optuna's.
       best: the numbers of the best trials.
       width: columns of the table.
-      by_rank: whether the best come first, by the first metric, and those without a value last.
     """
     from rich import box, console, table
 
@@ -120,13 +105,10 @@ def print_table(
     for name in names.values():
         shown.add_column(name, justify="right", overflow="ellipsis")
     trials = study.get_trials(deepcopy=False)
-    if by_rank:
-        sign = -1 if study.directions[0].name == "MAXIMIZE" else 1
-        trials = sorted(trials, key=lambda trial: (trial.state.name != "COMPLETE", sign * (trial.values or [0])[0]))
     for trial in trials:
         state = "best" if trial.number in best else STATES[trial.state.name]
         values = [f"{value:.6g}" for value in trial.values or []] + [""] * len(metrics)
-        drawn = trial.params or trial.system_attrs.get("fixed_params", {})
+        drawn = values_of(trial)
         cells = [_short(drawn[path]) if path in drawn else "" for path in names]
         shown.add_row(str(trial.number), state, *values[: len(metrics)], *map(printable, cells))
     printed = console.Console(file=sys.stdout, width=width, highlight=False, markup=False)

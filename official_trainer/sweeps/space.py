@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,8 +24,6 @@ from official_trainer.sweeps.distributions import Field, Value, Written
 
 Resolve = Callable[[Sequence[str]], Resolved]
 """Returns the experiment's config with overrides `PATH=VALUE` above everything else."""
-
-_MOST_COMBINATIONS = 100_000
 
 
 class Space:
@@ -55,7 +52,7 @@ class Space:
         """Returns values of others with which a field is drawn; None if there are none."""
         deciding = self._deciding(field)
         for values in itertools.product(*(other.texts for other in deciding)):
-            chosen = {other.path: value for other, value in zip(deciding, values, strict=True)}
+            chosen: dict[str, Value] = {other.path: value for other, value in zip(deciding, values, strict=True)}
             if self.is_drawn(field, chosen):
                 return chosen
         return None
@@ -63,36 +60,6 @@ class Space:
     def overrides(self, values: Mapping[str, Value]) -> list[str]:
         """Returns what was drawn as `PATH=VALUE`."""
         return [f"{path}={text}" for path, text in texts(self.fields, values)]
-
-    def combinations(self) -> int:
-        """Returns how many different trials there are.
-
-        Raises:
-          ConfigError: they cannot be counted, because a field has any number of values.
-        """
-        counted = [self._values(field) for field in self.fields]
-
-        def count(index: int, values: dict[str, Value]) -> int:
-            if index == len(self.fields):
-                return 1
-            field = self.fields[index]
-            if not self.is_drawn(field, values):
-                return count(index + 1, values)
-            if any(other.branches for other in self.fields[index + 1 :]) and field.texts:
-                return sum(count(index + 1, values | {field.path: value}) for value in field.texts)
-            return counted[index] * count(index + 1, values)
-
-        return count(0, {})
-
-    def _values(self, field: Field) -> int:
-        if field.texts:
-            return len(field.texts)
-        drawn: Any = field.distribution
-        number = math.inf if drawn.step is None else (drawn.high - drawn.low) / drawn.step + 1
-        if number > _MOST_COMBINATIONS:
-            what = f"has more than {_MOST_COMBINATIONS:,} values, and BruteForceSampler draws each of them"
-            raise ConfigError([Problem(what, field.path, fix="write choice(a, b, …), int(…) or a step")])
-        return round(number)
 
     def _deciding(self, field: Field) -> list[Field]:
         """Returns the choices of the space by which a branch around a field is chosen."""

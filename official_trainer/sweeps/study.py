@@ -26,15 +26,15 @@ from official_trainer import files
 from official_trainer.config import ConfigError, Problem
 from official_trainer.config.errors import best_match
 from official_trainer.errors import ExitCode
-from official_trainer.shown import passwords_in, without_secrets
-from official_trainer.sweeps.settings import Objective, SweepConfig, SweepError
+from official_trainer.shown import without_secrets
+from official_trainer.sweeps.settings import VARIABLE, Objective, SweepConfig, SweepError
 from official_trainer.sweeps.space import Space
 
 JOURNAL = "study.log"
+MOST_COMBINATIONS = 1000
 WORDS = {"max": "maximize", "min": "minimize"}
 """Each direction, as Optuna calls it."""
 
-_VARIABLE = "env:"  # before the name of an environment variable
 _OF_THE_SWEEP = {"QMCSampler"}  # its points are one sequence, so all trials need the same seed
 
 
@@ -96,35 +96,18 @@ def _reason(error: BaseException) -> str:
     return without_secrets(" ".join(str(getattr(error, "orig", error)).split())) or type(error).__name__
 
 
-def check_storage(storage: str) -> None:
-    """Refuses a storage that cannot be written down, and a variable that is not set.
-
-    Raises:
-      ConfigError: what is wrong.
-    """
-    name = storage.removeprefix(_VARIABLE)
-    if storage.startswith(_VARIABLE) and not os.environ.get(name):
-        raise ConfigError([Problem(f"names the environment variable {name}, which is not set", "storage")])
-    if passwords_in(storage):
-        what = f"{without_secrets(storage)} has a password, which files of the sweep would show"
-        fix = "write env:NAME, and set the environment variable NAME to the URL"
-        raise ConfigError([Problem(what, "storage", fix=fix)])
-    if storage and not storage.startswith(_VARIABLE) and "://" not in storage:
-        raise ConfigError([Problem("is no URL of a database", "storage", got=storage, allowed="sqlite:///FILE, …")])
-
-
 def storage_of(directory: str, storage: str) -> Any:
     """Returns what keeps the study of a sweep.
 
     Args:
       directory: of the sweep, which is there.
-      storage: that of its file, which `check_storage` has seen.
+      storage: that of its file.
 
     Raises:
       SweepError: it cannot be read, or the database cannot be used.
     """
     if storage:
-        url = os.environ[storage.removeprefix(_VARIABLE)] if storage.startswith(_VARIABLE) else storage
+        url = os.environ.get(storage.removeprefix(VARIABLE), "") if storage.startswith(VARIABLE) else storage
         try:
             with reported(storage):
                 return optuna.storages.RDBStorage(url)
@@ -187,20 +170,58 @@ def create(storage: Any, name: str, objective: Objective) -> optuna.Study:
     return study
 
 
+def load(directory: str, name: str, storage: str) -> optuna.Study:
+    """Returns the study of a sweep that may still run.
+
+    Raises:
+      SweepError: it cannot be read.
+    """
+    path = files.join(directory, JOURNAL)
+    if not storage and not files.exists(path):
+        raise SweepError(f"{path} is not there, in which the trials of the sweep are; put a good copy back")
+    opened = storage_of(directory, storage)
+    try:
+        with reported(storage):
+            return optuna.load_study(study_name=name, storage=opened)
+    except KeyError as error:
+        raise SweepError(f"{storage or path} has no study {name!r}; put a good copy back") from error
+
+
 def rehearse(config: SweepConfig, space: Space, objective: Objective) -> None:
     """Draws two trials in memory, so that what a sampler cannot do is said before the first one is trained.
 
     Raises:
       ConfigError: with what Optuna says.
     """
-    memory = optuna.storages.InMemoryStorage()
-    draws = Draws(create(memory, "rehearsal", objective), space, config)
+    draws = Draws(create(optuna.storages.InMemoryStorage(), "rehearsal", objective), space, config)
     sampler_of(config)
     try:
         for _ in range(2):
             draws.study.tell(draws.draw(), [0.0] * len(objective.directions))
     except (ValueError, NotImplementedError, ImportError, RuntimeError) as error:
         raise ConfigError([Problem(f"Optuna says: {error}", "sampler")]) from error
+
+
+def count_combinations(config: SweepConfig, space: Space) -> int:
+    """Returns how many different trials there are, by drawing them in memory; at most those that are asked for.
+
+    Raises:
+      ConfigError: there are very many.
+    """
+    most = config.trials or MOST_COMBINATIONS + 1
+    memory = optuna.create_study(sampler=sampler_of(config))
+
+    def draw(trial: optuna.Trial) -> float:
+        for field in space.fields:
+            if space.is_drawn(field, trial.params):
+                field.suggest(trial)
+        return 0.0
+
+    memory.optimize(draw, n_trials=most)
+    if config.trials is None and len(memory.trials) == most:
+        what = f"is not set, and there are more than {MOST_COMBINATIONS:,} combinations"
+        raise ConfigError([Problem(what, "trials", fix="set it, or narrow the space")])
+    return len(memory.trials)
 
 
 def sampler_of(config: SweepConfig, number: int = 0, path: str = "") -> Any:

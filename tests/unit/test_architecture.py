@@ -104,7 +104,6 @@ STRINGS = {
     "runs/build.py": "a part that can be taken away",
     "runs/job.py": "a part that can be taken away",
     "runs/predict.py": "a part that can be taken away",
-    "sweeps/plan.py": "what the process of a trial runs",
     "tasks/sources.py": "the name of a group of entry points",
     "tracking/mlflow.py": "the name of a tag",
 }

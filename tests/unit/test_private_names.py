@@ -55,6 +55,7 @@ ATTRIBUTES = {
         ),
         *("_user_losses", "_user_metrics", "_user_weighted_metrics", "_value"),
     },
+    "Optuna": {"_trial_id"},  # of a trial whose driver was killed: there is no public way to go on with it
     "Model Garden": {
         *("_REGISTERED_CONFIGS", "_crop_size", "_eval_options", "_min_resize", "_num_frames", "_optimizer"),
         *("_output_audio", "_restrictions", "_sp_tokenizer", "_stride"),

@@ -35,10 +35,9 @@ EXAMPLES = (
         "official-trainer sweep digits_mlp --space=sweep.yaml --trials=6 --model_dir=runs/sweep",
         "six trials, with values drawn as a file says; given again, continue there",
     ),
-    ("official-trainer sweep show runs/sweep --sort=best", "the table of the trials, the best first"),
+    ("official-trainer sweep show runs/sweep", "the table of the trials"),
     ("official-trainer sweep best runs/sweep --write=best.yaml", "write the values of the best trial"),
 )
-_ORDERS = ("trial", "best")
 _WIDTH = 80  # of the table, where the output is no terminal
 NEXT = ("official-trainer eval --model_dir=runs/sweep/trials/0/run", "evaluate one")
 
@@ -51,7 +50,6 @@ def add_flags(parser: flags.Parser) -> None:
     parser.positionals("numbers", "N", "with `retry`: trials that run again (default: those that failed)")
     parser.group("Sweep", "It needs --model_dir, where `trials/N/run` is the run directory of trial N.")
     add_worker_flags(parser)
-    parser.value("sort", "COLUMN", "with `show`: one of trial, best (default: trial)", choices=_ORDERS)
     parser.value("trial", "N", "with `best`: the trial to take (default: the best one)")
     parser.value("write", "FILE", "with `best`: write its values as a file for --config_file")
 
@@ -84,15 +82,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(directory: str, arguments: argparse.Namespace) -> None:
-    _print_table(directory, by_rank=arguments.sort == "best")
+    _print_table(directory)
 
 
-def _print_table(directory: str, *, by_rank: bool = False) -> None:
+def _print_table(directory: str) -> None:
     from official_trainer.sweeps import results, shown
 
     study = results.opened(directory)
     width = terminal.table_width() or _WIDTH
-    shown.print_table(results.identity(directory), study, results.best(study), width, by_rank=by_rank)
+    shown.print_table(results.identity(directory), study, results.best(study), width)
     if (shares := results.importance(study)) is not None:
         names = shown.names_of(shares)
         listed = ", ".join(f"{names[path]} {share:.0%}" for path, share in shares.items())
@@ -153,7 +151,6 @@ _RETRIES = "retries"
 
 _WORDS = {"show": _show, "best": _best, "retry": _retry}
 _OF_WORDS: dict[str, tuple[str, Callable[[argparse.Namespace], object]]] = {
-    "--sort": ("show", lambda arguments: arguments.sort),
     "--trial": ("best", lambda arguments: arguments.trial),
     "--write": ("best", lambda arguments: arguments.write),
     "N": ("retry", lambda arguments: arguments.numbers),

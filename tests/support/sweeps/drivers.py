@@ -231,21 +231,19 @@ def fork_trials():
 
 def _prepare(mark):
     """Called in the process of a driver: has trials forked, and marks when it waits for them."""
-    from official_trainer.sweeps import driver
+    from official_trainer.processes import forked
 
     fork_trials()
     with open(mark, "r+b") as file:
         idle = mmap.mmap(file.fileno(), 1)
-    wait = driver.connection.wait
+    wait = forked.wait
 
-    class Connection:
-        @staticmethod
-        def wait(*arguments):
-            idle[0] = 1
-            try:
-                return wait(*arguments)
-            finally:
-                idle[0] = 0
+    def marked(*arguments, **options):
+        idle[0] = 1
+        try:
+            wait(*arguments, **options)
+        finally:
+            idle[0] = 0
 
-    driver.connection = Connection
+    forked.wait = marked
     sys.stdin.close()

@@ -9,7 +9,8 @@ import pytest
 
 from official_trainer import config
 from official_trainer.config import Config, ConfigError, Fraction, OneOf, Positive
-from official_trainer.sweeps import distributions, space
+from official_trainer.sweeps import distributions, space, study
+from official_trainer.sweeps.settings import Objective, SweepConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,9 +76,9 @@ def problem(**written):
 
 def drawn(found, **values):
     """Returns the paths that are drawn, by a trial that has some values already."""
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    study.enqueue_trial({path.replace("__", "."): value for path, value in values.items()})
-    trial = study.ask()
+    draws = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    draws.enqueue_trial({path.replace("__", "."): value for path, value in values.items()})
+    trial = draws.ask()
     for field in found.fields:
         if found.is_drawn(field, trial.params):
             field.suggest(trial)
@@ -170,11 +171,14 @@ def test_a_field_that_is_never_drawn_or_drawn_twice_is_refused():
     assert "is drawn twice; keep one of the two" in problem(model=section, model__type="choice(deep, flat)")
 
 
-def test_combinations_are_counted_with_their_branches():
-    """N21: so that a sweep of all of them knows its end; a field with any number of values is refused."""
-    found = read(model__type="choice(deep, flat)", model__deep__dropout="float(0, 1, 0.5)", steps="int(1, 9, 4)")
-    assert found.combinations() == 3 * 3 + 3
-    with pytest.raises(ConfigError, match="steps: has more than 100,000 values, and BruteForceSampler draws each"):
-        read(steps="int(1, 1000000)").combinations()
-    with pytest.raises(ConfigError, match="has more than"):
-        read(model__flat__dropout="float(0, 1)").combinations()
+def test_combinations_are_counted_with_their_branches(monkeypatch):
+    """N21: so that a sweep of all of them knows its end; very many are refused, and any number of values."""
+    written = {"model__type": "choice(deep, flat)", "model__deep__dropout": "float(0, 1, 0.5)", "steps": "int(1, 9, 4)"}
+    grid, found = SweepConfig(sampler="BruteForceSampler"), read(**written)
+    assert study.count_combinations(grid, found) == 3 * 3 + 3
+    assert study.count_combinations(SweepConfig(sampler="BruteForceSampler", trials=5), found) == 5
+    monkeypatch.setattr(study, "MOST_COMBINATIONS", 11)
+    with pytest.raises(ConfigError, match="trials: is not set, and there are more than 11 combinations; set it"):
+        study.count_combinations(grid, found)
+    with pytest.raises(ConfigError, match=r"sampler: Optuna says: .*step"):
+        study.rehearse(grid, read(model__flat__dropout="float(0, 1)"), Objective({"loss": "min"}, "best"))

@@ -8,6 +8,7 @@ import time
 import optuna
 import pytest
 
+from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.sweeps import distributions, study
 from official_trainer.sweeps.settings import Objective, SweepConfig, SweepError
@@ -19,16 +20,16 @@ WRITTEN = {"rate": "log(1e-3, 1)", "units": "int(1, 8)"}
 SPACE = Space([distributions.read(path, text) for path, text in WRITTEN.items()], lambda sets: None)
 
 
-def opened(directory, config):
+def opened(directory, settings):
     directory.mkdir(exist_ok=True)
-    return Draws(study.create(study.storage_of(str(directory), ""), "sweep", OBJECTIVE), SPACE, config)
+    return Draws(study.create(study.storage_of(str(directory), ""), "sweep", OBJECTIVE), SPACE, settings)
 
 
-def drawn(directory, config, count=6, *, anew=False):
+def drawn(directory, settings, count=6, *, anew=False):
     """Returns what is drawn for trials, by one process or by a new one for each."""
-    draws = opened(directory, config)
+    draws = opened(directory, settings)
     for _ in range(count):
-        draws = opened(directory, config) if anew else draws
+        draws = opened(directory, settings) if anew else draws
         trial = draws.draw()
         draws.study.tell(trial.number, trial.params["rate"] + trial.params["units"])
     return [trial.params for trial in draws.study.trials]
@@ -47,9 +48,9 @@ def drawn(directory, config, count=6, *, anew=False):
 )
 def test_what_is_drawn_depends_on_the_trials_before_it_alone(sampler, tmp_path):
     """N21: not on the process that draws; another seed draws others."""
-    config = SweepConfig(sampler=sampler)
-    first = drawn(tmp_path / "a", config)
-    assert drawn(tmp_path / "b", config, anew=True) == first
+    settings = SweepConfig(sampler=sampler)
+    first = drawn(tmp_path / "a", settings)
+    assert drawn(tmp_path / "b", settings, anew=True) == first
     assert drawn(tmp_path / "c", SweepConfig(sampler=sampler, seed=1)) != first
     assert len({str(params) for params in first}) == len(first)
 
@@ -161,9 +162,9 @@ def test_a_database_that_cannot_be_used_is_said_without_its_password(tmp_path, m
         study.storage_of(str(tmp_path), "oracle://x")
     for storage, message in {
         "env:NOT_SET": "storage: names the environment variable NOT_SET, which is not set",
-        "postgresql://me:secret@host/x": r"has a password, which files of the sweep would show; write env:NAME",
-        "study.db": "storage: is no URL of a database, got study.db; allowed: sqlite:///FILE",
+        "postgresql://me:secret@host/x": "storage: has a password, which files would show; write env:NAME",
+        "study.db": "storage: is no URL of a database, such as sqlite:///FILE",
     }.items():
         with pytest.raises(ConfigError, match=message) as caught:
-            study.check_storage(storage)
+            config.resolve(SweepConfig(), sets=["space.x=log(1, 2)", f"storage={storage}"])
         assert "secret" not in str(caught.value)
