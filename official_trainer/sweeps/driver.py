@@ -165,10 +165,18 @@ class Driver:
         return Work(trial, lock, slot)
 
     def _claimed(self, number: int) -> DirectoryLock | None:
-        """Returns the lock of a trial's directory, if it is free; on another machine, that shows after a while."""
+        """Returns the lock of a running trial's directory, if it is free; on another machine, that shows after a while.
+
+        Its driver may have ended the trial, and given the lock back, since this one has looked at the trials.
+        """
         files.make_dirs(self._directory(number))
         lock = self._locks.setdefault(number, DirectoryLock(self._directory(number)))
-        return lock if lock.try_acquire() else None
+        if not lock.try_acquire():
+            return None
+        if self._trials()[number].state == TrialState.RUNNING:
+            return lock
+        lock.release()
+        return None
 
     def _directory(self, number: int) -> str:
         return directory(self._plan.directory, number)
@@ -254,30 +262,18 @@ class Driver:
     def _judge(self, work: Work, code: int) -> None:
         """Ends a trial whose process has ended by itself."""
         run = self._run_directory(work)
-        status = (record.read_run(run) or {}).get("status")
         if code == ExitCode.NON_FINITE:
             record.mark_pruned(run)
             self._end(work, TrialState.PRUNED, "the loss is not finite")
         elif code:
             self._end(work, TrialState.FAIL, failure(self._directory(work.trial.number), _how(work, code)))
-        elif status == "running":
+        elif (record.read_run(run) or {}).get("status") == "running":
             what = "its process ended with exit code 0 in the middle of the run; look for os._exit in your code"
             self._end(work, TrialState.FAIL, what)
+        elif (best := counted(files.join(run, "metrics.jsonl"), self._plan.objective)) is None:
+            self._end(work, TrialState.PRUNED, f"{self._plan.objective.metric} is NaN in every evaluation")
         else:
-            path = files.join(run, "metrics.jsonl")
-            rows = list(evaluations(path, self._plan.objective)) if files.exists(path) else []
-            if not rows:
-                raise SweepError(
-                    f"trial {work.trial.number} is done, and was never evaluated; set task.validation_data"
-                )
-            numbers = [row for row in rows if not any(map(math.isnan, row[1]))]
-            if not numbers:
-                self._end(work, TrialState.PRUNED, f"{self._plan.objective.metric} is NaN in every evaluation")
-                return
-            sign = 1 if self._plan.objective.directions[self._plan.objective.metric] == "max" else -1
-            is_best = self._plan.objective.evaluation == "best"
-            step, values = max(numbers, key=lambda row: sign * row[1][0]) if is_best else numbers[-1]
-            self._end(work, TrialState.COMPLETE, values=values, facts={STEP: step})
+            self._end(work, TrialState.COMPLETE, values=best[1], facts={STEP: best[0]})
 
     def _end_pruned(self, work: Work) -> None:
         """Ends a trial that the pruner has ended, and whose process is gone."""
@@ -405,6 +401,21 @@ def evaluations(path: str, objective: Objective) -> Iterator[tuple[int, tuple[fl
             fix = "Name one of these in a new sweep, with another --model_dir"
             raise SweepError(f"objective: {what}{did_you_mean(name, numbers)}. {fix}")
         yield row["step"], tuple(value for value in values.values() if value is not None)
+
+
+def counted(path: str, objective: Objective) -> tuple[int, tuple[float, ...]] | None:
+    """Returns the evaluation that counts of a trial that is done; None if a metric is NaN in each; see `evaluations`.
+
+    Raises:
+      SweepError: there is none, which would be so for other trials too.
+    """
+    rows = list(evaluations(path, objective)) if files.exists(path) else []
+    if not rows:
+        raise SweepError(f"{path} has no evaluation, so the trial cannot be compared; set task.validation_data")
+    numbers = [row for row in rows if not any(map(math.isnan, row[1]))]
+    if not numbers or objective.evaluation == "last":
+        return numbers[-1] if numbers else None
+    return (max if objective.directions[objective.metric] == "max" else min)(numbers, key=lambda row: row[1][0])
 
 
 def failure(trial_dir: str, how: str) -> str:

@@ -55,7 +55,6 @@ ATTRIBUTES = {
         ),
         *("_user_losses", "_user_metrics", "_user_weighted_metrics", "_value"),
     },
-    "Optuna": {"_trial_id"},  # of a trial whose driver was killed: there is no public way to go on with it
     "Model Garden": {
         *("_REGISTERED_CONFIGS", "_crop_size", "_eval_options", "_min_resize", "_num_frames", "_optimizer"),
         *("_output_audio", "_restrictions", "_sp_tokenizer", "_stride"),
@@ -68,7 +67,7 @@ ATTRIBUTES = {
         *("_ActionsContainer", "_ArgumentGroup", "_action_groups", "_current_frames", "_exit", "_fields", "_getframe"),
         *("_replace", "_run_exitfuncs"),
     },
-    "Optuna": {"_find_sample_id"},
+    "Optuna": {"_trial_id"},
     "Hugging Face Datasets": {"_fingerprint"},
 }
 """Private attributes that this package reads or sets, by the library; those of TensorFlow with the reason."""

@@ -57,6 +57,21 @@ def test_an_evaluation_has_a_value_for_each_metric(tmp_path):
         [*driver.evaluations(path, Objective({"acuracy": "max"}, "best"))]
 
 
+def test_the_best_or_the_last_evaluation_counts(tmp_path):
+    """N21: without those that are NaN; a trial that was never evaluated ends the sweep."""
+    rows = [(10, "NaN"), (20, 0.5), (30, 0.75), (40, 0.25), (50, "NaN")]
+    path = str(write_run(tmp_path, 0, rows=rows) / "metrics.jsonl")
+    for direction, evaluation, expected in (("max", "best", (30, (0.75,))), ("min", "best", (40, (0.25,)))):
+        assert driver.counted(path, Objective({"accuracy": direction}, evaluation)) == expected
+    assert driver.counted(path, Objective({"accuracy": "max"}, "last")) == (40, (0.25,))
+    nothing = str(write_run(tmp_path, 1, rows=rows[:1]) / "metrics.jsonl")
+    assert driver.counted(nothing, Objective({"accuracy": "max"}, "best")) is None
+    with pytest.raises(
+        SweepError, match=r"has no evaluation, so the trial cannot be compared; set task.validation_data"
+    ):
+        driver.counted(str(tmp_path / "none"), Objective({"accuracy": "max"}, "best"))
+
+
 def test_a_failure_has_its_error_in_one_line(tmp_path):
     """N21: that of the run's record, else the last one that was printed, and where more is."""
     folder, output = tmp_path / "trials" / "0", tmp_path / "trials" / "0" / "output.log"
