@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import terminal
 from official_trainer.config.text import flow
@@ -19,6 +17,9 @@ from official_trainer.reports.table import Table, is_seed
 from official_trainer.runs import recorded
 from official_trainer.shown import shorten, wrapped
 from official_trainer.tracking.monitored import show
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LONGEST_CELL = 28
 _GAP = 2
@@ -31,6 +32,8 @@ _MARKDOWN = re.compile(r"[\\`*|<>\[\]&~#]|(?<![^\W_])_|_(?![^\W_])")
 
 def texts(table: Table) -> pd.DataFrame:
     """Returns the cells for people: numbers with four digits, of a group mean ± deviation."""
+    import pandas as pd
+
     frame, shown = table.frame, pd.DataFrame(index=table.frame.index)
     rows = frame.to_dict("records")
     for name in frame.columns.drop("notes", errors="ignore"):

@@ -13,9 +13,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from official_trainer.config import lines
 from official_trainer.config.text import flow, short_names
@@ -24,6 +22,9 @@ from official_trainer.reports.entries import Entry
 from official_trainer.reports.measures import CompareError, Measure
 from official_trainer.reports.sweep_figures import Direction
 from official_trainer.shown import first_few, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FACTS: Mapping[str, Callable[[Entry], Any]] = {
     "experiment": lambda entry: entry.run.recorded.experiment,
@@ -69,6 +70,8 @@ def of_runs(entries: Sequence[Entry], measures: Sequence[Measure], paths: Sequen
       measures: the metrics.
       paths: of the fields that are shown; None for those that differ.
     """
+    import pandas as pd
+
     differ = dict.fromkeys(path for entry in entries for path in entry.differs)
     paths = sorted(differ, key=is_seed) if paths is None else paths
     names = _column_names(paths, measures)
@@ -101,6 +104,8 @@ def _fact(entry: Entry, name: str) -> Any:
 
 def _field(entries: Iterable[Entry], path: str) -> pd.Series:
     """Returns the values of a field; NaN for a run that does not have it, which fulfils no condition but `!=`."""
+    import pandas as pd
+
     configs = [entry.run.recorded.config for entry in entries]
     values = [lines.value(config[path]) if path in config else math.nan for config in configs]
     # Numbers stay as they were written, also beside what is missing, which `float64` would not do.
@@ -127,6 +132,8 @@ def kept(table: Table, entries: Sequence[Entry], condition: str) -> Table:
     Raises:
       CompareError: it cannot be read, or names what is no column.
     """
+    import pandas as pd
+
     frame = table.frame.copy()
 
     def named(match: re.Match[str]) -> str:
@@ -203,6 +210,8 @@ def ordered(table: Table, order: str | None) -> Table:
     Raises:
       CompareError: there is no such column.
     """
+    import pandas as pd
+
     suffix = " mean" if table.is_grouped else ""
     name = (order or next((f"{metric}{suffix}" for metric in table.metrics), table.frame.columns[0])).removeprefix("-")
     name = f"{name}{suffix}" if name in table.metrics and suffix else name
@@ -232,6 +241,8 @@ def grouped(table: Table, entries: Sequence[Entry], paths: Sequence[str]) -> Tab
       entries: its runs, before some were left out.
       paths: the fields, as `path_of` returns them.
     """
+    import pandas as pd
+
     names = _column_names(paths, ())
     frame = table.frame.drop(columns=[name for name in names.values() if name in table.frame])
     kept = [entries[row] for row in frame.index]

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.support.reports import kinds
 from tests.support.terminal import on_a_terminal
 from tests.support.workspace import copy_workspace
 
@@ -36,4 +37,18 @@ def test_something_is_said_before_tensorflow_is_there_and_ctrl_c_restores_the_te
     assert b"loading digits_mlp" in found
     assert b"parameters on" not in found
     assert found.rfind(b"\x1b[?25l") < found.rfind(b"\x1b[?25h")
+    assert b"Traceback" not in found
+
+
+def test_runs_are_watched_until_ctrl_c(tmp_path):
+    """N29: the table follows the runs on a terminal of 80 columns, and Ctrl-C ends it well."""
+    kinds.running(tmp_path / "runs" / "mine")
+    command = [sys.executable, "-m", "official_trainer", "runs", "runs", "--watch"]
+    with on_a_terminal(command, tmp_path, COLUMNS="80") as (process, terminal):
+        found = read_until(terminal, [b"mine"])
+        kinds.write_run(tmp_path / "runs" / "another", step=40)
+        found += read_until(terminal, [b"another"])
+        process.send_signal(signal.SIGINT)
+        found += read_until(terminal, [b"\x1b[?25h"])
+        assert process.wait(LIMIT_SECONDS) == 0
     assert b"Traceback" not in found

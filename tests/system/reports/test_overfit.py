@@ -11,8 +11,7 @@ import tensorflow as tf
 from official_trainer import cli
 from official_trainer.config import schema
 from official_trainer.tasks import registry
-from tests.support import record_runs, several_tasks, shuffled_runs, toy
-from tests.support.cases import cases
+from tests.support import several_tasks, shuffled_runs, toy
 
 EASY = ("task.train_data.global_batch_size=2", "trainer.optimizer_config.learning_rate.constant.learning_rate=0.05")
 
@@ -69,34 +68,21 @@ def test_a_model_that_does_not_learn(tmp_path, capsys, sets, advice):
     """N36: exit code 1, the losses, and what to look at, by how far the loss fell."""
     tiny = "trainer.optimizer_config.learning_rate.constant.learning_rate=1e-9"
     assert overfit("undropped_run", "trainer.train_steps=60", tiny, *sets, folder=tmp_path) == 1
-    err = capsys.readouterr().err
-    assert advice in err
-    assert "(it went from 1e-09 to 1e-09; `official-trainer find-lr` suggests one)" in err or sets
+    assert advice in capsys.readouterr().err
 
 
-GARDENS = [
-    *("mock", "trainer.optimizer_config.optimizer=sgd"),
-    "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 0.1}}",
-]
+GARDENS = "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 0.1}}"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [GARDENS, [*GARDENS, "runtime.distribution_strategy=mirrored"], ["several"], ["records_run"]],
-    ids=["Model Garden", "two replicas", "several tasks", "files"],
-)
+@pytest.mark.parametrize("words", [["mock", "trainer.optimizer_config.optimizer=sgd", GARDENS], ["several"]])
 def test_any_task_learns_its_batches(tmp_path, capsys, words):
-    """N36: an experiment of Model Garden, on one replica and on two; several tasks; batches from files."""
-    data = tmp_path / "data"
-    if words == ["records_run"]:
-        data.mkdir()
-        record_runs.write_all(data)
-        words = [*words, f"task.train_data.input_path={data}/train-*.tfrecord", "task.train_data.global_batch_size=8"]
-    assert overfit(*words, "trainer.train_steps=200", folder=tmp_path, batches=3) in (0, 1)
+    """N36: an experiment of Model Garden on two replicas, and several tasks."""
+    two = "runtime.distribution_strategy=mirrored"
+    assert overfit(*words, two, "trainer.train_steps=200", folder=tmp_path, batches=3) in (0, 1)
     shown = "".join(capsys.readouterr())
     [(first, last)] = re.findall(r"3 batches, \d+ steps: loss (\S+) at first, (\S+) at last", shown)
     assert float(last) < float(first)
-    assert {*tmp_path.iterdir()} <= {data}
+    assert not list(tmp_path.iterdir())
 
 
 def batches_of(trainer, count):
@@ -116,16 +102,8 @@ def same(left, right):
     return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-SOURCES, STRATEGIES = ("tf.data", "arrays", "joint", "interleaved"), ("off", "mirrored2", "xla")
-QUICK = [("tf.data", "off"), ("arrays", "mirrored2"), ("joint", "xla"), ("interleaved", "off")]
-
-
 @pytest.mark.parametrize(
-    ("task", "strategy"),
-    cases(
-        [each for each in itertools.product(SOURCES, STRATEGIES) if each != ("interleaved", "xla")],  # has no windows
-        *QUICK,
-    ),
+    ("task", "strategy"), [("tf.data", "off"), ("arrays", "mirrored2"), ("joint", "xla"), ("interleaved", "off")]
 )
 def test_the_first_batches_come_again_and_again(task, strategy):
     """N36: they are the first ones of the run's own order, whole for all replicas, and no other comes between."""
@@ -147,20 +125,12 @@ def test_the_first_batches_come_again_and_again(task, strategy):
         assert same(batch, expected)
 
 
-@pytest.mark.parametrize(
-    ("environment", "sets", "reason"),
-    [
-        (
-            {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}},
-            [],
-            "by TF_CONFIG it is one of",
-        ),
-        (None, ["runtime.distribution_strategy=parameter_server"], "this strategy has several"),
-    ],
-)
-def test_it_runs_in_one_process(tmp_path, capsys, monkeypatch, environment, sets, reason):
+def test_it_runs_in_one_process(tmp_path, capsys, monkeypatch):
     """N36: among several processes it is refused, before TensorFlow is needed."""
-    if environment:
-        monkeypatch.setenv("TF_CONFIG", json.dumps(environment))
-    assert overfit("undropped_run", *sets, folder=tmp_path) == 2
-    assert f"--overfit_batches runs in one process, and {reason}" in capsys.readouterr().err
+    said = "--overfit_batches runs in one process, and"
+    assert overfit("undropped_run", "runtime.distribution_strategy=parameter_server", folder=tmp_path) == 2
+    assert f"{said} this strategy has several" in capsys.readouterr().err
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    assert overfit("undropped_run", folder=tmp_path) == 2
+    assert f"{said} by TF_CONFIG it is one of" in capsys.readouterr().err

@@ -344,6 +344,8 @@ def test_one_run_itself_and_no_runs(record, tmp_path, capsys):
         (["nowhere"], "nowhere cannot be listed: No such file or directory; name a folder of runs"),
         ([""], "DIR is empty: is a variable not set? Name a folder, or leave it out"),
         (["gs://bucket/runs"], "gs://bucket/runs: only local folders are listed; mount the bucket"),
+        (["--watch"], "--watch redraws a terminal, and stdout is none; leave the flag out"),
+        (["--watch", "--json"], "--watch and --json exclude each other; leave one out"),
         (["--sort=bset"], "--sort=bset: expected one of age, run, .*; did you mean best?"),
     ],
 )
