@@ -123,7 +123,9 @@ def table(
     drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for place, heading in enumerate(cells[0]):
         justify: Literal["left", "right"] = "right" if place in numbers else "left"
-        drawn.add_column(heading, justify=justify, overflow="fold", width=widths[place] if has_room else None)
+        drawn.add_column(
+            heading, justify=justify, overflow="fold", no_wrap=has_room, width=widths[place] if has_room else None
+        )
     for row in cells[1:]:
         drawn.add_row(*row)
     is_plain = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"  # rich heeds NO_COLOR by itself
