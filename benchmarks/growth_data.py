@@ -25,7 +25,6 @@ from official_trainer.config import Config, ExperimentConfig, TaskConfig
 _STARTED = 1_790_000_000
 AFTER_ALL = 10**9
 """A step after all rows."""
-MODEL_DIRS = {"slurm": "/shared/runs/digits", "kubernetes": "/runs/digits", "vertex": "gs://my-bucket/digits"}
 
 
 def import_all() -> None:
@@ -269,11 +268,11 @@ def accept_all(server: socket.socket) -> None:
     threading.Thread(target=accept, daemon=True).start()
 
 
-def profile(folder: Path, target: str, count: int) -> Path:
-    """Returns a profile of this repository with so many workers."""
-    path = folder / f"{target}-{count}.yaml"
-    changed = {"workers": count, **({"nodes": count} if target == "slurm" else {})}
-    lines = (processes.ROOT / "launch" / f"{target}.yaml").read_text().splitlines()
+def profile(folder: Path, count: int) -> Path:
+    """Returns the profile of this repository for Slurm with so many workers, a node for each."""
+    path = folder / f"slurm-{count}.yaml"
+    changed = {"workers": count, "nodes": count}
+    lines = (processes.ROOT / "launch" / "slurm.yaml").read_text().splitlines()
     kept = [line for line in lines if line.partition(":")[0] not in changed]
     path.write_text("\n".join([*kept, *(f"{name}: {value}" for name, value in changed.items()), ""]))
     return path

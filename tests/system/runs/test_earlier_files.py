@@ -3,13 +3,8 @@
 The page `README.md` there says what each of them is, and which commands made it.
 """
 
-import copy
-import importlib.util
 import json
-import os
-import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +75,6 @@ def workspace(tmp_path):
     """A workspace with copies of the files, and the experiments that they belong to."""
     folder = tmp_path / "workspace"
     shutil.copytree(EARLIER, folder, ignore=shutil.ignore_patterns("README.md"))
-    (folder / "jobs").rename(folder / "launches")
     (folder / "experiments").mkdir()
     shutil.copy(ROOT / "experiments" / "digits.py", folder / "experiments")
     shutil.copy(ROOT / "tests" / "support" / "chaos" / "experiment.py", folder / "experiments" / "chaos.py")
@@ -279,109 +273,3 @@ def test_a_named_checkpoint_is_read_back(workspace):
         weights.load_weights(place)
         both = zip(weights.model.get_weights(), program.model.get_weights(), strict=True)
         assert all(ours.tobytes() == theirs.tobytes() for ours, theirs in both)
-
-
-# Jobs.
-
-ENGINE = """
-import json, os, sys
-here, name = os.path.split(os.path.abspath(sys.argv[0]))
-words = sys.argv[1:]
-with open(os.path.join(here, "calls"), "a") as file:
-    file.write(json.dumps([name, *words]) + "\\n")
-is_running = bool(os.environ.get("RUNNING"))
-if name == "sbatch":
-    for file in ("slurm.out", "evaluator.out"):
-        open(file, "a").write("step 1\\n")
-    print("4711")
-elif name == "squeue":
-    print("JOBID STATE\\n4711", "RUNNING" if is_running else "COMPLETED")
-elif name == "kubectl" and "events" in words:
-    print('{"items": []}')
-elif name == "kubectl" and "get" in words:
-    print("NAME STATE SUSPENDED\\n" + words[4], "<none>" if is_running else "Completed", "<none>")
-elif "describe" in words:
-    slice_state, job_state = ("ACTIVE", "JOB_STATE_RUNNING") if is_running else ("SUSPENDED", "JOB_STATE_FAILED")
-    print(json.dumps({"state": {"state": slice_state} if "tpus" in words else job_state}))
-elif "custom-jobs" in words and "create" in words:
-    print("projects/1/locations/us-central1/customJobs/42")
-"""
-
-
-def install_engines(folder):
-    """Puts stand-ins there for the programs of all engines; they write down their words."""
-    folder.mkdir()
-    for name in ("sbatch", "squeue", "scancel", "kubectl", "gcloud"):
-        (folder / name).write_text(f"#!{sys.executable} -SE\n{ENGINE}")
-        (folder / name).chmod(0o755)
-
-
-def calls(folder):
-    """Returns what the stand-ins were asked since the last call."""
-    path = folder / "calls"
-    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    path.unlink(missing_ok=True)
-    return found
-
-
-def path_with(workspace):
-    """The PATH on which the stand-ins come first."""
-    return f"{workspace.parent / 'bin'}:{os.environ['PATH']}"
-
-
-def ask(workspace, name):
-    """Returns what the engine is asked by each verb of `job`, beside a workspace with stand-ins."""
-    programs = workspace.parent / "bin"
-    install_engines(programs)
-    asked = {}
-    for verb in ("status", "logs", "cancel", "resume"):
-        done = official_trainer(workspace, "job", verb, name, PATH=path_with(workspace))
-        asked[verb] = {"calls": calls(programs), "prints the log": "step 1" in done.out}
-    return asked
-
-
-JOBS = json.loads((EARLIER / "end" / "jobs.json").read_text())
-
-
-def test_jobs_are_listed(workspace):
-    """With targets, the engines' ids, states, times and run directories."""
-    install_engines(workspace.parent / "bin")
-    _, *lines = official_trainer(workspace, "job", "list", PATH=path_with(workspace)).out.splitlines()
-    states = {"slurm": "completed", "kubernetes": "completed", "tpu": "suspended", "vertex": "failed"}
-    records = [json.loads(path.read_text()) for path in workspace.glob("launches/*/launch.json")]
-    records = [{**record, "state": states[record["target"]]} for record in records]
-    columns = ("name", "target", "id", "state", "submitted_at", "model_dir")
-    assert sorted(line.split() for line in lines) == sorted([record[name] for name in columns] for record in records)
-    assert len(lines) == len(JOBS) == 4
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_a_job_is_seen_to(name, workspace):
-    """The engine gets the same commands as before; a job that runs is not started a second time."""
-    folder = workspace / "launches" / name
-    before = contents(folder)
-    asked, expected = ask(workspace, name), copy.deepcopy(JOBS[name])
-    for each in (asked, expected):
-        del each["resume"]["calls"][0]  # which asks whether the job has ended
-        del each["status"]["calls"][1:]  # which asks why its pods do not come
-    del asked["cancel"]["calls"][0]  # which asks for the state
-    if "tpus" not in expected["cancel"]["calls"][0]:  # that one is suspended, and the others have ended
-        expected["cancel"]["calls"] = []
-    assert asked == expected
-    after = contents(folder)
-    record, earlier = (json.loads(found.pop("launch.json")) for found in (after, before))
-    assert record.pop("submitted_at") != earlier.pop("submitted_at")
-    assert record == {"is_sweep": False, "code": "", **earlier}
-    assert after.keys() == before.keys()
-    assert all(after[file] == text for file, text in before.items() if not file.endswith(".out"))
-    said = official_trainer(workspace, "job", "resume", name, code=2, PATH=path_with(workspace), RUNNING="1").err
-    assert f"{name} was submitted to" in said and "has not ended (" in said
-
-
-def test_what_the_files_of_jobs_start_is_still_there():
-    """`python -m …`: a job that was submitted starts it again whenever its machines do."""
-    texts = [path.read_text() for path in EARLIER.glob("jobs/*/*") if path.name != "launch.json"]
-    modules = {name for text in texts for name in re.findall(r"-m\s+(?:- |args:|\s)*(official_trainer[\w.]*)", text)}
-    named = {name for text in texts for name in re.findall(r"\bofficial_trainer\b[\w.]*", text)}
-    assert modules == named == {"official_trainer", "official_trainer.launch.rerun"}
-    assert all(importlib.util.find_spec(name) for name in modules)
