@@ -116,9 +116,9 @@ def _profile_file(arguments: argparse.Namespace) -> str | None:
         return path
     if given is None:
         return None
-    known = [name.removesuffix(".yaml") for name in files.list_dir(folder) if name.endswith(".yaml")]
-    there = f"profiles there: {', '.join(known)}" if known else "name a file by its path"
-    raise UsageError(f"--profile={given}: there is no {path}; {there}{did_you_mean(given, known)}")
+    names = [name.removesuffix(".yaml") for name in files.list_dir(folder) if name.endswith(".yaml")]
+    there = f"profiles there: {', '.join(names)}" if names else "name a file by its path"
+    raise UsageError(f"--profile={given}: there is no {path}; {there}{did_you_mean(given, names)}")
 
 
 def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
@@ -169,7 +169,7 @@ def refuse_idle(arguments: argparse.Namespace) -> None:
         fix = "leave it out"
     else:
         verb, given = next(
-            ((name, words) for name, each in shared.items() if (words := _words(arguments, each.add_worker_flags))),
+            ((name, words) for name, module in shared.items() if (words := _words(arguments, module.add_worker_flags))),
             ("", []),
         )
         fix = f"write `-- {verb}` before the experiment, or leave it out"
@@ -189,10 +189,10 @@ def check_shared(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
     verb = arguments.command
     if idle := [role for role, count in profile.counts.items() if count and role != WORKER]:
         raise UsageError(f"each worker of a {verb} trains and evaluates alone; leave {' and '.join(idle)} out")
-    found = load_shared()[verb].worker_command(arguments)
-    grace = found.grace_seconds + _GRACE_MARGIN_SECONDS
-    job = shared_job(profile.workers, [verb, *found.words], grace_seconds=grace)
-    return dataclasses.replace(job, model_dir=found.directory, cwd=os.getcwd())
+    command = load_shared()[verb].worker_command(arguments)
+    grace = command.grace_seconds + _GRACE_MARGIN_SECONDS
+    job = shared_job(profile.workers, [verb, *command.words], grace_seconds=grace)
+    return dataclasses.replace(job, model_dir=command.directory, cwd=os.getcwd())
 
 
 def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check: Callable[[Job], object]) -> JobSpec:

@@ -77,7 +77,7 @@ class Kubernetes(Target[KubernetesProfile]):
 def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
     """Yields paths of this machine that pods would not find, or would lose."""
     if not files.is_url(job.model_dir):
-        volume = next((each for each in profile.volumes if is_in(job.model_dir, each.path)), None)
+        volume = next((claim for claim in profile.volumes if is_in(job.model_dir, claim.path)), None)
         if volume is None:
             yield (
                 f"--model_dir={job.model_dir} is in no volume, so each pod would have its own, and lose it at its "

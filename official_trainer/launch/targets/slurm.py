@@ -105,11 +105,6 @@ class SlurmProfile(Profile):
         del role
         return self.resources
 
-    @property
-    def num_tasks(self) -> int:
-        """The number of processes of all roles."""
-        return sum(self.counts.values())
-
 
 class Slurm(Target[SlurmProfile]):
     """Slurm, through sbatch, squeue and scancel."""
@@ -137,7 +132,7 @@ class Slurm(Target[SlurmProfile]):
                 if (count := getattr(profile, name)) not in (None, 1):
                     yield f"{name}: each worker of a sweep is a job of one process, not of {count}; set it to 1"
             return
-        tasks, nodes, tasks_per_node = profile.num_tasks, profile.nodes or 0, profile.tasks_per_node or 0
+        tasks, nodes, tasks_per_node = sum(profile.counts.values()), profile.nodes or 0, profile.tasks_per_node or 0
         if nodes > tasks:
             yield f"nodes: {nodes} nodes for {tasks} processes leave some nodes empty; request fewer nodes"
         if 0 < nodes * tasks_per_node < tasks:
@@ -171,10 +166,10 @@ def _script(job: JobSpec, profile: SlurmProfile) -> str:
     roles = {role.name: role for role in job.roles}
     trained = [CHIEF, WORKER, PS] if job.has_servers else [name for name in (CHIEF, WORKER) if name in roles]
     failed = f"|| exit {int(ExitCode.CONFIG)}"
+    variables = {SIGNALLED_TOGETHER: "1", **job.roles[0].environ, **profile.environ}  # of all processes
     preparation = [
         f"cd -- {shlex.quote(job.cwd)} {failed}",
-        # All processes are given the same variables.
-        *(f"export {name}={shlex.quote(value)}" for name, value in _variables(job, profile).items()),
+        *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
         # The name of a command is quoted too, so it is no keyword of the shell.
         *(f"{shlex.join(words)} {failed}" for words in profile.setup),
     ]
@@ -201,38 +196,29 @@ def _script(job: JobSpec, profile: SlurmProfile) -> str:
     )
 
 
-def _variables(job: JobSpec, profile: SlurmProfile) -> dict[str, str]:
-    """Returns the variables of all processes: those of the job, under those of the profile."""
-    return {SIGNALLED_TOGETHER: "1", **job.roles[0].environ, **profile.environ}
-
-
 def _options(job: JobSpec, profile: SlurmProfile, workers: int | None) -> Iterator[str]:
     """Yields the options of sbatch; every value is checked, or consists of digits; `workers` are those of a sweep."""
-    yield f"--job-name={job.name}"
+    resources = profile.resources
     conditions = [option.removeprefix(_DEPENDENCY) for option in profile.sbatch if option.startswith(_DEPENDENCY)]
     if not workers:  # a second job of this name, which is that of the run directory, waits for the first
         conditions.append("singleton")
-    if conditions:
-        yield f"--dependency={','.join(dict.fromkeys(conditions))}"
-    for name in ("partition", "account"):
-        if value := getattr(profile, name):
-            yield f"--{name}={value}"
-    if profile.time_limit:
-        yield f"--time={profile.time_limit}"
-    yield f"--signal=TERM@{min(profile.signal_seconds or int(job.grace_seconds) + 1, _LONGEST_LEAD)}"
-    if profile.nodes:
-        yield f"--nodes={profile.nodes}"
-    yield f"--ntasks={sum(role.count for role in job.roles)}"
-    if profile.tasks_per_node:
-        yield f"--ntasks-per-node={profile.tasks_per_node}"
-    yield f"--cpus-per-task={profile.resources.cpus or 1}"
-    if profile.resources.gpus:
-        yield f"--gpus-per-task={profile.resources.gpus}"
-    if (memory := profile.resources.memory_gib) is not None:
-        yield f"--mem-per-cpu={-int(-memory * 1024 // (profile.resources.cpus or 1))}M"
-    if workers:
-        yield f"--array=0-{workers - 1}"
+    values = {
+        "job-name": job.name,
+        "dependency": ",".join(dict.fromkeys(conditions)),
+        "partition": profile.partition,
+        "account": profile.account,
+        "time": profile.time_limit,
+        "signal": f"TERM@{min(profile.signal_seconds or int(job.grace_seconds) + 1, _LONGEST_LEAD)}",
+        "nodes": profile.nodes,
+        "ntasks": sum(role.count for role in job.roles),
+        "ntasks-per-node": profile.tasks_per_node,
+        "cpus-per-task": resources.cpus or 1,
+        "gpus-per-task": resources.gpus,
+        "mem-per-cpu": resources.memory_gib and f"{-int(-resources.memory_gib * 1024 // (resources.cpus or 1))}M",
+        "array": workers and f"0-{workers - 1}",
+        "open-mode": "append",
+        "output": f"slurm{'-%a' if workers else ''}.out",
+    }
+    yield from (f"--{name}={value}" for name, value in values.items() if value)
     yield "--requeue" if profile.max_restarts else "--no-requeue"
-    yield "--open-mode=append"
-    yield f"--output=slurm{'-%a' if workers else ''}.out"
     yield from (option for option in profile.sbatch if not option.startswith(_DEPENDENCY))

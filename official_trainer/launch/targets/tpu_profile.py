@@ -56,15 +56,15 @@ class TpuProfile(Profile):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
-        found = _TYPE.fullmatch(self.accelerator_type)
-        if self.accelerator_type and not found:
+        match = _TYPE.fullmatch(self.accelerator_type)
+        if self.accelerator_type and not match:
             what = f"{self.accelerator_type!r} is not a type of TPU; use a generation and a size, such as v4-8 or"
             how = "`gcloud compute tpus accelerator-types list --zone=ZONE` lists those of a zone"
             yield "accelerator_type", f"{what} v5litepod-16; {how}"
         elif self.accelerator_type.startswith("v5e-"):
             size = self.accelerator_type.partition("-")[2]
             yield "accelerator_type", f"{self.accelerator_type!r} is called v5litepod-{size} by Google; use that"
-        elif found and int(found[1]) > _LAST_GENERATION:
+        elif match and int(match[1]) > _LAST_GENERATION:
             what = f"{self.accelerator_type!r} is a TPU for which there is no TensorFlow"
             yield "accelerator_type", f"{what}, and that this API does not create; use v6e or an earlier generation"
         if self.source and not re.fullmatch(r"gs://.*\.(tar\.gz|tgz)", self.source):

@@ -74,8 +74,8 @@ def add_flags(parser: flags.Parser) -> None:
     from official_trainer.launch import targets
 
     parser.group("Target of the job")
-    known = (LOCAL, *targets.names())
-    parser.positional("target", "TARGET", f"one of {', '.join(known)}", choices=known)
+    names = (LOCAL, *targets.names())
+    parser.positional("target", "TARGET", f"one of {', '.join(names)}", choices=names)
     parser.value(
         "profile",
         "FILE",
@@ -123,13 +123,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Starts the processes and returns the exit code of the run; for a scheduler, shows the job or submits it."""
     from official_trainer.launch import targets
 
-    known = (LOCAL, *targets.names())
-    if (name := arguments.target) not in known:
+    names = (LOCAL, *targets.names())
+    if (name := arguments.target) not in names:
         if name in _ELSEWHERE:
             raise UsageError(f"launch {name}: {_ELSEWHERE[name]}")
-        near = nearest(name or "", known) or [LOCAL]
-        given = f", not {name}{did_you_mean(name, known)}" if name else ""
-        what = f"launch TARGET: expected one of {', '.join(known)}{given}"
+        near = nearest(name or "", names) or [LOCAL]
+        given = f", not {name}{did_you_mean(name, names)}" if name else ""
+        what = f"launch TARGET: expected one of {', '.join(names)}{given}"
         raise UsageError(f"{what}\ntry: official-trainer launch {near[0]} --help")
     job_spec.refuse_idle(arguments)
     if arguments.target == LOCAL:

@@ -69,13 +69,13 @@ def test_every_option_is_a_line_for_sbatch():
         "--job-name=x-1", "--dependency=singleton",
         "--partition=low,high", "--account=us",
         "--time=1-12:00:00", "--signal=TERM@41", "--nodes=2", "--ntasks=3", "--ntasks-per-node=2", "--cpus-per-task=8",
-        "--gpus-per-task=2", "--mem-per-cpu=1600M", "--requeue", "--open-mode=append",
-        "--output=slurm.out", "--reservation=night", "--exclusive", "--constraint=[rack1|rack2]&intel",
+        "--gpus-per-task=2", "--mem-per-cpu=1600M", "--open-mode=append",
+        "--output=slurm.out", "--requeue", "--reservation=night", "--exclusive", "--constraint=[rack1|rack2]&intel",
     ]  # fmt: skip
     assert header(script(SlurmProfile(signal_seconds=9, max_restarts=0))) == [
         "--job-name=x-1", "--dependency=singleton",
-        "--signal=TERM@9", "--ntasks=1", "--cpus-per-task=1", "--no-requeue", "--open-mode=append",
-        "--output=slurm.out",
+        "--signal=TERM@9", "--ntasks=1", "--cpus-per-task=1", "--open-mode=append",
+        "--output=slurm.out", "--no-requeue",
     ]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_the_workers_of_a_sweep_are_an_array(stand_ins, tmp_path):
     (text,) = target.render(sweep).files.values()
     assert header(text) == [
         "--job-name=x-1", "--signal=TERM@41", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--array=0-2",
-        "--requeue", "--open-mode=append", "--output=slurm-%a.out",
+        "--open-mode=append", "--output=slurm-%a.out", "--requeue",
     ]  # fmt: skip
     code, said = stand_ins.run(text, tmp_path, SLURM_ARRAY_TASK_ID="1", codes={"worker.0": 143})
     assert code == 143 and stand_ins.requeued == "requeue 7", said
