@@ -246,9 +246,9 @@ class TrainerConfig(Config):
       ...     validation_interval=1000,
       ...     best_checkpoint_eval_metric="accuracy",
       ... )
-      >>> watched = resolve(ExperimentConfig(trainer=trainer), sets=["trainer.trackers=[csv]"]).config
+      >>> watched = resolve(ExperimentConfig(trainer=trainer), sets=["trainer.trackers=[wandb]"]).config
       >>> watched.trainer.trackers[0].type
-      'csv'
+      'wandb'
     """
 
     optimizer_config: OptimizationConfig = OptimizationConfig()

@@ -65,7 +65,7 @@ ATTRIBUTES = {
     },
     "Python": {
         *("_ActionsContainer", "_ArgumentGroup", "_action_groups", "_current_frames", "_exit", "_fields", "_getframe"),
-        *("_replace", "_run_exitfuncs"),
+        "_run_exitfuncs",
     },
     "Optuna": {"_trial_id"},
     "Hugging Face Datasets": {"_fingerprint"},
