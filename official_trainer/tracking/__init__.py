@@ -90,9 +90,9 @@ class Place:
         """
         path = files.join(self.directory, file)
         if files.exists(path):
-            found = files.read_json(path)
-            if isinstance(found.get("run"), str):
-                return found
+            identity = files.read_json(path)
+            if isinstance(identity.get("run"), str):
+                return identity
             raise files.UnreadableFileError(f"{path} names no run. Put a good copy back, or remove it.")
         new = {"run": uuid.uuid4().hex}
         files.make_dirs(self.directory)
@@ -215,9 +215,9 @@ class Trackers(Tracker):
           MetricError: a value is neither one number nor media, or two have one name.
           MediaError: media cannot be shown.
         """
-        found = points(values)
-        flat = numbers_in(found)
-        media = {name: value for name, value in found.items() if isinstance(value, Media)}
+        recorded = points(values)
+        flat = numbers_in(recorded)
+        media = {name: value for name, value in recorded.items() if isinstance(value, Media)}
         with self._timed():
             for tracker in self._others:
                 tracker.log(split, step, flat)
@@ -328,32 +328,32 @@ def points(values: Mapping[str, Any]) -> dict[str, Point]:
     Example:
       >>> import numpy as np
       >>> from official_trainer.tracking import points
-      >>> found = points({"dev": {"accuracy": np.float32(0.5)}, "note": "*so*", "image/worst": np.zeros([2, 4, 4, 3])})
-      >>> list(found)
+      >>> flat = points({"dev": {"accuracy": np.float32(0.5)}, "note": "*so*", "image/worst": np.zeros([2, 4, 4, 3])})
+      >>> list(flat)
       ['dev/accuracy', 'note', 'image/worst/0', 'image/worst/1']
-      >>> found["note"]
+      >>> flat["note"]
       Text(markdown='*so*')
     """
-    found: dict[str, Point] = {}
+    recorded: dict[str, Point] = {}
     for name, value in _leaves(values, ""):
-        if name in found:
+        if name in recorded:
             raise MetricError(f"two metrics are named {name!r}; rename one")
-        found[name] = on_host(name, value) if isinstance(value, Media) else _number(name, value)
-    return found
+        recorded[name] = on_host(name, value) if isinstance(value, Media) else _number(name, value)
+    return recorded
 
 
-def numbers_in(found: Mapping[str, Any]) -> dict[str, float]:
+def numbers_in(recorded: Mapping[str, Any]) -> dict[str, float]:
     """Returns the numbers among `points`.
 
     Args:
-      found: numbers and media by their flat names.
+      recorded: numbers and media by their flat names.
 
     Example:
       >>> from official_trainer.tracking import Text, numbers_in
       >>> numbers_in({"dev/accuracy": 0.5, "note": Text("*so*")})
       {'dev/accuracy': 0.5}
     """
-    return {name: value for name, value in found.items() if not isinstance(value, Media)}
+    return {name: value for name, value in recorded.items() if not isinstance(value, Media)}
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, float]:
@@ -368,7 +368,7 @@ def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
             yield from _leaves(value, f"{prefix}{name}/")
         elif str(name).startswith(IMAGES) and len(getattr(value, "shape", ())) == 4:
             numbered = len(value) > 1
-            yield from ((f"{prefix}{name}{f'/{n}' if numbered else ''}", Image(each)) for n, each in enumerate(value))
+            yield from ((f"{prefix}{name}{f'/{n}' if numbered else ''}", Image(image)) for n, image in enumerate(value))
         else:
             if getattr(value, "shape", None) == () and "str" in str(getattr(value, "dtype", "")):  # a tensor
                 value = value.numpy().decode("utf-8", "replace") if hasattr(value, "numpy") else str(value)
@@ -386,5 +386,5 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(array)
     except (TypeError, ValueError):
-        kind = type(value).__name__
-        raise MetricError(f"metric {name!r} is {shorten(repr(array))} ({kind}); metrics are single numbers") from None
+        given = type(value).__name__
+        raise MetricError(f"metric {name!r} is {shorten(repr(array))} ({given}); metrics are single numbers") from None

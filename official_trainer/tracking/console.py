@@ -100,7 +100,7 @@ class Console(Tracker):
         """Says what an evaluation has for trackers that show it."""
         if split == EVALUATION:
             counts = Counter(type(thing).__name__.lower() for thing in media.values())
-            shown = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items())
+            shown = ", ".join(f"{count} {noun}{'s' if count > 1 else ''}" for noun, count in counts.items())
             self.message(f"{split} @ {step}: {shown}")
 
     def set_end_step(self, end_step: int | None) -> None:

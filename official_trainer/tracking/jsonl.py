@@ -37,7 +37,7 @@ class JsonlTracker(Tracker):
         self.path = str(path)
         self._clock = clock
         self._file: IO[str] | None = None
-        self._known: set[tuple[int, str]] | None = None  # (step, split) of each row; None until the file is read
+        self._keys: set[tuple[int, str]] | None = None  # (step, split) of each row; None until the file is read
         self._last: dict[str, Any] | None = None
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
@@ -61,16 +61,16 @@ class JsonlTracker(Tracker):
         except OSError as error:
             error.filename = self.path  # which errors of writing do not name
             raise
-        self._rows_known().add((step, split))
+        self._row_keys().add((step, split))
         self._last = row
 
     def has_row(self, step: int, split: str) -> bool:
         """Whether `split` was logged at `step`."""
-        return (step, split) in self._rows_known()
+        return (step, split) in self._row_keys()
 
     def last(self) -> dict[str, Any] | None:
         """Returns step, split and time of the last row, by which it is known again; None if there is none."""
-        self._rows_known()
+        self._row_keys()
         return None if self._last is None else {name: self._last[name] for name in _RESERVED if name in self._last}
 
     def holds(self, last: Mapping[str, Any]) -> bool:
@@ -85,7 +85,7 @@ class JsonlTracker(Tracker):
 
     def steps(self, split: str) -> set[int]:
         """Returns the steps at which `split` was logged."""
-        return {step for step, known in self._rows_known() if known == split}
+        return {step for step, name in self._row_keys() if name == split}
 
     def rewind(self, step: int) -> None:
         """Drops rows after `step`, and a line that was cut off."""
@@ -97,7 +97,7 @@ class JsonlTracker(Tracker):
             self._file.close()
             self._file = None
 
-    def _rows_known(self) -> set[tuple[int, str]]:
+    def _row_keys(self) -> set[tuple[int, str]]:
         """Returns step and split of each row; asked for at each row and each checkpoint, it says if rows are gone."""
         if self._file is not None and not files.is_in_place(self._file, self.path):
             _logger.warning(
@@ -106,21 +106,21 @@ class JsonlTracker(Tracker):
                 self.path,
             )
             self.close()
-            self._known = self._last = None
-        if self._known is None:
-            self._known = set()
+            self._keys = self._last = None
+        if self._keys is None:
+            self._keys = set()
             if files.exists(self.path):
                 self._keep(lambda row: True)  # drops an incomplete last line of a killed process
-        return self._known
+        return self._keys
 
     def _keep(self, is_kept: Callable[[Mapping[str, Any]], bool]) -> None:
         self.close()
         text, kept, last = _read(self.path), list[str](), None
-        self._known = set()
+        self._keys = set()
         for line, row in _parse(self.path, text):  # of a long run there are too many rows to hold all of them
             if is_kept(row):
                 kept.append(f"{line}\n")
-                self._known.add((row["step"], row["split"]))
+                self._keys.add((row["step"], row["split"]))
                 last = row
         self._last = last
         if (whole := "".join(kept)) != text:
@@ -199,9 +199,9 @@ def strict(value: Any) -> Any:
       {'rates': [0.5, 'Infinity']}
     """
     if isinstance(value, Mapping):
-        return {str(name): strict(each) for name, each in value.items()}
+        return {str(name): strict(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [strict(each) for each in value]
+        return [strict(item) for item in value]
     if isinstance(value, float):
         return encode(value)
     return value if isinstance(value, str | int | None) else str(value)

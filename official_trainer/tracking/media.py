@@ -151,8 +151,8 @@ def on_host(name: str, thing: Any) -> Media:
                     "give each row one cell for each column"
                 )
         return Table(columns, tuple(tuple(map(_cell, row)) for row in thing.rows))
-    kind = type(thing).__name__
-    raise MediaError(f"{name!r} is a {kind}; what is published is a Histogram, an Image, a Text or a Table")
+    given = type(thing).__name__
+    raise MediaError(f"{name!r} is a {given}; what is published is a Histogram, an Image, a Text or a Table")
 
 
 def _cell(cell: Any) -> Any:

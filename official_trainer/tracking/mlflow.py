@@ -88,11 +88,11 @@ class MlflowTracker(Tracker):
         values = {"experiment": experiment}
         for path, value in config.items():
             values[_name(path)] = value if isinstance(value, str) else json.dumps(value)
-        known = client.get_run(self._run_id).data.params
-        new = [_entities().Param(name, value) for name, value in values.items() if name not in known]
+        kept = client.get_run(self._run_id).data.params
+        new = [_entities().Param(name, value) for name, value in values.items() if name not in kept]
         for start in range(0, len(new), _BATCH):
             client.log_batch(self._run_id, params=new[start : start + _BATCH])
-        if changed := sorted(name for name in values.keys() & known.keys() if not values[name].startswith(known[name])):
+        if changed := sorted(name for name in values.keys() & kept.keys() if not values[name].startswith(kept[name])):
             _logger.warning("MLflow keeps the first value of a parameter; changed since: %s", ", ".join(changed))
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
@@ -147,10 +147,10 @@ class MlflowTracker(Tracker):
             else:
                 number = experiment.experiment_id
             tag = self._place.read_identity("mlflow.json")["run"]
-            found = client.search_runs([number], filter_string=f"tags.`{_TAG}` = '{tag}'", max_results=1)
-            if found:
-                client.update_run(found[0].info.run_id, status="RUNNING")
-            run = found[0] if found else client.create_run(number, run_name=self._place.name, tags={_TAG: tag})
+            runs = client.search_runs([number], filter_string=f"tags.`{_TAG}` = '{tag}'", max_results=1)
+            if runs:
+                client.update_run(runs[0].info.run_id, status="RUNNING")
+            run = runs[0] if runs else client.create_run(number, run_name=self._place.name, tags={_TAG: tag})
             self._client, self._run_id = client, run.info.run_id
         return self._client
 

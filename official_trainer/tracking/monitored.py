@@ -83,12 +83,12 @@ def find_metric(logs: Mapping[str, Any], name: str) -> float | None:
 
     In flat logs, as actions get them, `b` inside `a` is `a/b`.
     """
-    found: Any = logs
+    inner: Any = logs
     for key in [name] if name in logs else name.split("|"):
-        if not isinstance(found, Mapping) or key not in found:
+        if not isinstance(inner, Mapping) or key not in inner:
             return logs.get(name.replace("|", "/"))
-        found = found[key]
-    return None if isinstance(found, Mapping) else float(found)
+        inner = inner[key]
+    return None if isinstance(inner, Mapping) else float(inner)
 
 
 def required_value(logs: Mapping[str, Any], name: str, direction: Direction = "max") -> Value:
@@ -97,10 +97,10 @@ def required_value(logs: Mapping[str, Any], name: str, direction: Direction = "m
     Raises:
       MissingMetricError: there is none.
     """
-    found = find_value(logs, name, direction)
-    if found is None:
+    value = find_value(logs, name, direction)
+    if value is None:
         raise MissingMetricError(f"the evaluation left out {name!r} this time; it produced {', '.join(names(logs))}")
-    return found
+    return value
 
 
 def numbers(logs: Any) -> Any:

@@ -38,7 +38,7 @@ _START_SECONDS, _END_SECONDS = 0.02, 1.0
 """How long the start and the end of a run wait for git, which was asked before the run was built."""
 
 
-_KINDS: Mapping[str, Any] = {
+_TYPES: Mapping[str, Any] = {
     **{"run_id": str, "experiment": str, "mode": str, "status": str, "restarts": int, "steps": dict},
     **{"imports": list, "workspace": str | None, "code": dict | None},
     **{"last_checkpoint_step": int | None, "time": dict | None, "cores": int | None},
@@ -72,10 +72,10 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
     check_name(model_dir)
     try:
         _check_owner(model_dir, experiment, is_shared)
-        found = files.list_dir(model_dir) if files.exists(model_dir) else None
+        content = files.list_dir(model_dir) if files.exists(model_dir) else None
         files.make_dirs(model_dir)
         files.check_writable(model_dir)
-        return found
+        return content
     except (ModelDirError, files.PathKindError):
         raise
     except Exception as error:
@@ -115,8 +115,8 @@ def read_run(model_dir: str) -> dict[str, Any] | None:
         ) from error
     if not isinstance(run, dict) or "run_id" not in run:
         raise ModelDirError(f"{path} was not written by this program. Name another --model_dir.")
-    if found := changed(run):
-        what = ", ".join(f"{name} is {shorten(repr(run[name]))}" for name in found)
+    if wrong := changed(run):
+        what = ", ".join(f"{name} is {shorten(repr(run[name]))}" for name in wrong)
         raise ModelDirError(f"{path} was changed: {what}. Put a good copy back, or name another --model_dir.")
     return run
 
@@ -130,16 +130,16 @@ def mark_pruned(model_dir: str) -> None:
 
 def changed(run: Mapping[str, Any]) -> list[str]:
     """Returns the fields of `run.json` that hold what this program does not write there."""
-    return [name for name, kinds in _KINDS.items() if name in run and not _is_of(run[name], kinds)]
+    return [name for name, types in _TYPES.items() if name in run and not _is_of(run[name], types)]
 
 
-def _is_of(value: Any, kinds: Any) -> bool:
+def _is_of(value: Any, types: Any) -> bool:
     """Whether a value has one of the types, or all fields of an object have theirs."""
-    if isinstance(kinds, dict):
+    if isinstance(types, dict):
         fields = value.items() if isinstance(value, dict) else ()
-        return value is None or {name for name, each in fields if _is_of(each, kinds.get(name, object))} >= kinds.keys()
-    if kinds is not float:
-        return isinstance(value, kinds)
+        return value is None or {name for name, item in fields if _is_of(item, types.get(name, object))} >= types.keys()
+    if types is not float:
+        return isinstance(value, types)
     return all(map(is_encoded, value.values() if isinstance(value, dict) else [value]))
 
 
@@ -374,8 +374,8 @@ def _check_owner(model_dir: str, experiment: str, is_shared: bool) -> None:
     run = read_run(model_dir)
     if run is None:
         # Harmless is what the file system leaves, or a process that was killed while it wrote its first record.
-        found = (name for name in files.list_dir(model_dir) if not name.startswith((".", f"{RUN_FILE}.tmp-")))
-        others = [name for name in found if name != "lost+found"]
+        names = (name for name in files.list_dir(model_dir) if not name.startswith((".", f"{RUN_FILE}.tmp-")))
+        others = [name for name in names if name != "lost+found"]
         if others and not is_shared:
             raise ModelDirError(
                 f"--model_dir={model_dir} holds {first_few(others)}, but no run of this program (no {RUN_FILE}). "

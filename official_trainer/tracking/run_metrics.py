@@ -150,9 +150,9 @@ def peak_bytes() -> int:
     """Returns the most bytes that this process has used."""
     status = Path("/proc/self/status")
     if status.exists():  # `getrusage` counts the process that started this one, too
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        if found:
-            return int(found[1]) * 1024
+        peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if peak:
+            return int(peak[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -134,7 +134,7 @@ class TensorBoardTracker(Tracker):
         self._listed = None if listed is None else {*_ALWAYS_LISTED, *listed}
         self._writers: dict[str, _EventWriter] = {}
         self._has_warned = False
-        self._known: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
+        self._written: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
         self._rewound_to: int | None = None
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
@@ -190,7 +190,7 @@ class TensorBoardTracker(Tracker):
         events = load("tensorboard.compat.proto.event_pb2")
         restart = events.SessionLog(status=events.SessionLog.START)
         self.close()  # files change, so new points go to new ones
-        self._known.clear()
+        self._written.clear()
         self._rewound_to = step
         folders = [path for folder in (*self._folders.values(), "") for path in self._files.folders(folder)]
         for path in dict.fromkeys(folders):
@@ -233,7 +233,7 @@ class TensorBoardTracker(Tracker):
         written = set()
         with self._storage_faults_said():
             for path, summary in new:
-                if (path, summary.value[0].tag, step) not in self._known:
+                if (path, summary.value[0].tag, step) not in self._written:
                     self._writer(path).add_event(events.Event(wall_time=time.time(), step=step, summary=summary))
                     written.add(path)
             for path in written:
@@ -281,7 +281,7 @@ class TensorBoardTracker(Tracker):
         """Remembers the points at `step` in a folder, so that they are not written again."""
         for event in self._files.events(path):
             if event.step == step:
-                self._known.update((path, value.tag, step) for value in event.summary.value)
+                self._written.update((path, value.tag, step) for value in event.summary.value)
 
 
 _numbers = itertools.count()
@@ -291,8 +291,8 @@ class _EventWriter:
     """Appends events to a new file of a folder; in the thread of its caller, unlike TensorBoard's own writer."""
 
     def __init__(self, folder: str) -> None:
-        begun = [int(found[1]) for name in files.list_dir(folder) if (found := _SECONDS.search(name))]
-        seconds = max([int(time.time()), *(each + 1 for each in begun)])  # the clock may have gone back
+        begun = [int(part[1]) for name in files.list_dir(folder) if (part := _SECONDS.search(name))]
+        seconds = max([int(time.time()), *(second + 1 for second in begun)])  # the clock may have gone back
         name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
         self.path = files.join(folder, name)
         file = files.open_file(self.path, "wb")
@@ -373,12 +373,12 @@ def _summary_of(tag: str, item: Media) -> Any:
     if isinstance(item, Histogram):
         counts, edges = item.buckets()
         content: list[Any] = list(zip(edges[:-1], edges[1:], counts, strict=True))
-        kind, dtype = "histogram", "float64"
+        plugin, dtype = "histogram", "float64"
     else:
         height, width, _ = item.pixels.shape
         content = [str(width).encode(), str(height).encode(), item.png()]
-        kind, dtype = "image", None
-    metadata = load(f"tensorboard.plugins.{kind}.metadata").create_summary_metadata(None, None)
+        plugin, dtype = "image", None
+    metadata = load(f"tensorboard.plugins.{plugin}.metadata").create_summary_metadata(None, None)
     return _summary(tag, metadata, load("tensorboard.util.tensor_util").make_tensor_proto(content, dtype=dtype))
 
 

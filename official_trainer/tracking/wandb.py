@@ -62,7 +62,7 @@ class WandbTracker(Tracker):
         self._config: Mapping[str, Any] = {}
         self._run: Any = None
         self._outcome = Outcome(status="failed")
-        self._known: dict[str, Any] = {}
+        self._identity: dict[str, Any] = {}
         self._step = -1
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
@@ -85,14 +85,14 @@ class WandbTracker(Tracker):
         if self._run is not None:
             self._run.finish(exit_code=0 if self._outcome.status == "done" else 1)
             self._run = None
-            if self._step > self._known.get("step", -1):
-                state = {**self._known, "step": self._step}  # not earlier: W&B keeps rows in memory
+            if self._step > self._identity.get("step", -1):
+                state = {**self._identity, "step": self._step}  # not earlier: W&B keeps rows in memory
                 self._place.write_identity(_STATE, state)
 
     def _log(self, step: int, values: Mapping[str, Any]) -> None:
         """Logs values that W&B does not have yet; a step's row is open until a later step is logged."""
         self._open()
-        if step >= self._step and step > self._known.get("step", -1):
+        if step >= self._step and step > self._identity.get("step", -1):
             self._run.log(values, step=step)
             self._step = step
 
@@ -102,12 +102,12 @@ class WandbTracker(Tracker):
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         wandb = importlib.import_module("wandb")
-        self._known = self._place.read_identity(_STATE)
+        self._identity = self._place.read_identity(_STATE)
         is_local = not files.is_url(self._place.directory)
         self._run = wandb.init(
             project=self._project,
             name=self._place.name,
-            id=self._known["run"],
+            id=self._identity["run"],
             resume="allow",
             mode=self._mode,
             dir=self._place.directory if is_local else None,
@@ -115,9 +115,9 @@ class WandbTracker(Tracker):
             settings=wandb.Settings(console="off", silent=True),  # the console is ours
         )
         url = getattr(self._run, "url", None)
-        if self._mode == "online" and isinstance(url, str) and url != self._known.get("url"):
-            self._known["url"] = url
-            self._place.write_identity(_STATE, self._known)  # for reports, which link to it
+        if self._mode == "online" and isinstance(url, str) and url != self._identity.get("url"):
+            self._identity["url"] = url
+            self._place.write_identity(_STATE, self._identity)  # for reports, which link to it
 
 
 def _as_wandb(item: Media) -> Any:
