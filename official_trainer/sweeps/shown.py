@@ -101,7 +101,7 @@ def print_table(described: Mapping[str, Any], study: Any, best: list[int], width
     shown.add_column("trial", justify="right", no_wrap=True)
     shown.add_column("state", no_wrap=True)
     for metric in metrics:
-        shown.add_column(metric, justify="right", max_width=14)
+        shown.add_column(metric, justify="right")
     for name in names.values():
         shown.add_column(name, justify="right", overflow="ellipsis")
     trials = study.get_trials(deepcopy=False)

@@ -266,7 +266,17 @@ def _made(given: str | Mapping[str, Any], path: str, module: ModuleType, seed: M
     if name not in names:
         near = best_match(name, names)
         allowed = "" if near else ", ".join(names)
-        raise ConfigError([Problem("Optuna has no such class", path, got=f"'{name}'", allowed=allowed, near=near)])
+        raise ConfigError(
+            [
+                Problem(
+                    f"is no class of {module.__name__} that a sweep takes",
+                    path,
+                    got=f"'{name}'",
+                    allowed=allowed,
+                    near=near,
+                )
+            ]
+        )
     parameters = list(inspect.signature(getattr(module, name)).parameters)
     for argument in arguments:
         if argument in seed:

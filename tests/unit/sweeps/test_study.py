@@ -68,9 +68,12 @@ def test_a_trial_whose_draw_was_cut_off_gets_the_values_that_it_lacks(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"sampler": "TPSampler"}, "sampler: Optuna has no such class, got 'TPSampler'; did you mean 'TPESampler'?"),
-        ({"sampler": "GridSampler"}, "Optuna has no such class, got 'GridSampler'"),
-        ({"sampler": {"n": 1}}, "Optuna has no such class, got 'None'; allowed: BruteForceSampler, "),
+        (
+            {"sampler": "TPSampler"},
+            "sampler: is no class of optuna.samplers that a sweep takes, got 'TPSampler'; did you mean 'TPESampler'?",
+        ),
+        ({"sampler": "GridSampler"}, "is no class of optuna.samplers that a sweep takes, got 'GridSampler'"),
+        ({"sampler": {"n": 1}}, "that a sweep takes, got 'None'; allowed: BruteForceSampler, "),
         (
             {"sampler": {"type": "TPESampler", "n_startup_trial": 1}},
             "sampler.n_startup_trial: TPESampler has no such argument; did you mean 'n_startup_trials'?",
@@ -82,7 +85,7 @@ def test_a_trial_whose_draw_was_cut_off_gets_the_values_that_it_lacks(tmp_path):
         ),
         (
             {"pruner": "MedianPrune"},
-            "pruner: Optuna has no such class, got 'MedianPrune'; did you mean 'MedianPruner'?",
+            "pruner: is no class of optuna.pruners that a sweep takes, got 'MedianPrune'; did you mean 'MedianPruner'?",
         ),
         ({"pruner": {"type": "PercentilePruner"}}, "pruner: Optuna says: PercentilePruner.__init__() missing 1"),
         (
