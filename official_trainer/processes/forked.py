@@ -27,11 +27,6 @@ _LOST = 255
 """What multiprocessing calls the exit code of a process whose fork server was killed."""
 
 
-def is_forked() -> bool:
-    """Returns whether this process was started by multiprocessing, as trials are."""
-    return multiprocessing.parent_process() is not None
-
-
 def wait(processes: Iterable[ForkedProcess], *descriptors: int, seconds: float | None = None) -> None:
     """Waits until a process has ended or a descriptor can be read, for so long at most."""
     connection.wait([*(process.sentinel for process in processes), *descriptors], seconds)

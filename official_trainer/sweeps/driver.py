@@ -45,8 +45,8 @@ from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.tracking.monitored import find_metric
 
 RUN, OUTPUT = "run", "output.log"
-REASON, STEP, REFUSED, PRUNED_AT = "reason", "step", "refused", "pruned_at"
-"""Attributes of a trial in the study: why it ended, at which step, whether it never ran, where the pruner ended it."""
+REASON, STEP, REFUSED, PRUNED_AT, RETRIES = "reason", "step", "refused", "pruned_at", "retries"
+"""Attributes of a trial: why it ended, at which step, that it never ran, where the pruner ended it, what it repeats."""
 
 MOST_FAILURES = 5
 """So many trials may fail one after the other."""
@@ -366,7 +366,8 @@ def refuse_more(sweep_dir: str, trials: Sequence[FrozenTrial]) -> None:
     Raises:
       SweepError: too many trials failed one after the other, or too many draws were refused.
     """
-    ended = [trial for trial in trials if trial.state.is_finished()]
+    retried = {trial.user_attrs.get(RETRIES) for trial in trials}
+    ended = [trial for trial in trials if trial.state.is_finished() and trial.number not in retried]
     failed, refused = ended[-MOST_FAILURES:], ended[-_MOST_REFUSED:]
     if len(failed) == MOST_FAILURES and all(trial.state == TrialState.FAIL for trial in failed):
         raise SweepError(

@@ -5,13 +5,13 @@ Owns: its arguments. Does not own: what a sweep does (`plan.py`, `sweep.py`).
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer.config import Resolved
-from official_trainer.processes import forked
 from official_trainer.sweeps.settings import SweepConfig, SweepError
 from official_trainer.tasks import registry
 
@@ -50,7 +50,8 @@ def sweep(
     """
     from official_trainer.sweeps import plan, shown, sweep
 
-    if forked.is_forked():
+    frame = inspect.currentframe()
+    if frame is not None and frame.f_back is not None and frame.f_back.f_globals["__name__"] == "__mp_main__":
         raise SweepError('a trial imports this script: write `if __name__ == "__main__":` above the call of sweep')
     base, given = registry.get_config(experiment, registry.find_workspace()), [config_file] if config_file else []
 

@@ -121,17 +121,17 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
 
 
 def _retry(directory: str, arguments: argparse.Namespace) -> None:
-    from official_trainer.sweeps import results
+    from official_trainer.sweeps import driver, results
 
     study = results.opened(directory)
     trials = study.get_trials(deepcopy=False)
-    retried = {trial.user_attrs.get(_RETRIES) for trial in trials}
+    retried = {trial.user_attrs.get(driver.RETRIES) for trial in trials}
     failed = [trial.number for trial in trials if trial.state.name == "FAIL" and trial.number not in retried]
     numbers = [_number(word, len(trials), directory) for word in arguments.numbers] or failed
     for number in numbers:
         if not trials[number].state.is_finished():
             raise UsageError(f"trial {number} is not done: the command of the sweep continues it")
-        study.enqueue_trial(trials[number].params, user_attrs={_RETRIES: number})
+        study.enqueue_trial(trials[number].params, user_attrs={driver.RETRIES: number})
     if numbers:
         listed = ", ".join(map(str, numbers))
         terminal.show(f"the command of the sweep trains them again, as new trials with the same values: {listed}")
@@ -145,9 +145,6 @@ def _number(word: str, count: int, directory: str) -> int:
         raise UsageError(f"{directory} has no trial {word}; {there}")
     return int(word)
 
-
-_RETRIES = "retries"
-"""Attribute of a trial in the study: the number of the one whose values it has."""
 
 _WORDS = {"show": _show, "best": _best, "retry": _retry}
 _OF_WORDS: dict[str, tuple[str, Callable[[argparse.Namespace], object]]] = {

@@ -206,3 +206,10 @@ def test_an_experiment_is_swept_from_python(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch("Study 2 True\n", done.stdout), done.stdout
+    (sweep.folder / "tune.py").write_text(
+        SCRIPT.replace('if __name__ == "__main__":', "if True:").replace('"out"', '"two"')
+    )
+    done = subprocess.run(
+        [sys.executable, "tune.py"], cwd=sweep.folder, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode and "a trial imports this script: write `if __name__" in done.stderr, done.stderr

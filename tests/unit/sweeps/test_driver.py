@@ -7,14 +7,15 @@ import pytest
 from optuna.trial import TrialState
 
 from official_trainer.sweeps import driver
-from official_trainer.sweeps.driver import MOST_FAILURES, REASON, REFUSED
+from official_trainer.sweeps.driver import MOST_FAILURES, REASON, REFUSED, RETRIES
 from official_trainer.sweeps.settings import Objective, SweepError
 from tests.support.gpus import nvidia_smi
 from tests.support.sweeps.written import write_run
 
 
 def trials(*states, **facts):
-    return [types.SimpleNamespace(state=TrialState[state], user_attrs=facts) for state in states]
+    found = enumerate(states)
+    return [types.SimpleNamespace(number=number, state=TrialState[state], user_attrs=facts) for number, state in found]
 
 
 def test_trials_that_are_trained_to_their_end_or_pruned_count():
@@ -25,9 +26,11 @@ def test_trials_that_are_trained_to_their_end_or_pruned_count():
 
 
 def test_five_failures_in_a_row_end_a_sweep_with_the_cause():
-    """N21: and with what to do; fewer, or others between them, do not."""
+    """N21: and with what to do; fewer, others between them, or those that are retried do not."""
     driver.refuse_more("runs/sweep", trials(*["FAIL"] * (MOST_FAILURES - 1)))
     driver.refuse_more("runs/sweep", trials(*["FAIL"] * 4, "COMPLETE", *["FAIL"] * 4, "RUNNING"))
+    retries = [trials("WAITING", **{RETRIES: number})[0] for number in range(MOST_FAILURES)]
+    driver.refuse_more("runs/sweep", [*trials(*["FAIL"] * MOST_FAILURES), *retries])
     with pytest.raises(
         SweepError, match=r"the last 5 trials failed; the last one: a bug\n.* retry runs/sweep`"
     ) as caught:
