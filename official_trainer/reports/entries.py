@@ -11,8 +11,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 
-from official_trainer.reports import opened
-from official_trainer.reports import recorded_curves as curves
+from official_trainer.reports import opened, recorded_curves
 from official_trainer.reports.opened import OpenedRun
 from official_trainer.reports.recorded_curves import Curves
 from official_trainer.runs import differing
@@ -40,17 +39,15 @@ class Entry:
     def evaluations(self) -> Curves:
         """The metrics of its evaluations; alone they are quicker to read than all its curves."""
         has_all = "curves" in vars(self.run)
-        return self.run.curves if has_all else curves.read(self.run.directory, splits=(EVALUATION,))
+        return self.run.curves if has_all else recorded_curves.read(self.run.directory, splits=(EVALUATION,))
 
     @property
     def notes(self) -> list[str]:
         """What went wrong, and what is not known of the run and of what was read of its metrics."""
         error = self.run.record.get("error")
         said = [f"error: {shorten(str(error).strip().split(chr(10))[0], _LONGEST_ERROR)}"] if error else []
-        read = [
-            place[name] for place, name in ((vars(self), "evaluations"), (vars(self.run), "curves")) if name in place
-        ]
-        return list(dict.fromkeys([*self.run.recorded.notes, *said, *(note for each in read for note in each.notes)]))
+        read = [*vars(self).get("evaluations", Curves()).notes, *vars(self.run).get("curves", Curves()).notes]
+        return list(dict.fromkeys([*self.run.recorded.notes, *said, *(read if self.run.is_run else ())]))
 
 
 def find(paths: Sequence[str], *, now_seconds: float) -> list[Entry]:
@@ -63,15 +60,13 @@ def find(paths: Sequence[str], *, now_seconds: float) -> list[Entry]:
     Raises:
       NoRunError: a folder is not there, or cannot be listed.
     """
-    found: dict[str, OpenedRun] = {}
+    runs: dict[str, OpenedRun] = {}
     for path in paths:
         for run in opened.open_all(path, now_seconds=now_seconds):
-            found.setdefault(os.path.realpath(run.directory), run)
-    return named(list(found.values()))
-
-
-def named(runs: Sequence[OpenedRun]) -> list[Entry]:
-    """Returns runs with their names, and the fields in which they differ."""
-    names = differing.names([run.directory for run in runs])
-    fields = differing.differing([run.recorded for run in runs])
-    return [Entry(run=run, name=name, differs=each) for run, name, each in zip(runs, names, fields, strict=True)]
+            runs.setdefault(os.path.realpath(run.directory), run)
+    names = differing.names([run.directory for run in runs.values()])
+    fields = differing.differing([run.recorded for run in runs.values()])
+    return [
+        Entry(run=run, name=name, differs=differs)
+        for run, name, differs in zip(runs.values(), names, fields, strict=True)
+    ]

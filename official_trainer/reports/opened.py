@@ -89,8 +89,12 @@ class OpenedRun:
     @property
     def notes(self) -> tuple[str, ...]:
         """What went wrong, and what cannot be known of the run and its metrics."""
-        is_run = self.status not in ("empty", "no run", "unreadable")
-        return (*self.recorded.notes, *(self.curves.notes if is_run else ()))
+        return (*self.recorded.notes, *(self.curves.notes if self.is_run else ()))
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder holds a run; a folder of runs may hold others."""
+        return self.status not in ("empty", "no run", "unreadable")
 
     @property
     def record(self) -> Mapping[str, Any]:

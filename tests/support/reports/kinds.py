@@ -108,11 +108,13 @@ def change(folder, name="run.json", **values):
     (folder / name).write_text(json.dumps({**content, **values}))
 
 
-# Runs that are whole, in every state.
-
-
-def done(folder):
-    write_run(folder)
+STATES = {
+    "done": {},
+    "preempted": {"code": 143, "step": 20},
+    "failed": {"code": 1, "step": 20, "error": "ValueError: the label 11 is no class\nof the model"},
+    "stalled": {"code": 5, "step": 20, "error": "no step for 600 s"},
+}
+"""Runs that are whole, by how they ended."""
 
 
 def running(folder):
@@ -126,21 +128,9 @@ def died(folder):
     change(folder, "status.json", host="elsewhere")
 
 
-def preempted(folder):
-    write_run(folder, code=143, step=20)
-
-
 def pruned(folder):
     write_run(folder, code=143, step=20)
     mark_pruned(str(folder))
-
-
-def failed(folder):
-    write_run(folder, code=1, step=20, error="ValueError: the label 11 is no class\nof the model")
-
-
-def stalled(folder):
-    write_run(folder, code=5, step=20, error="no step for 600 s")
 
 
 def not_finite(folder):
@@ -171,11 +161,6 @@ def by_a_rule(folder):
 
 
 # Files that are damaged, or not there.
-
-
-def half_a_row(folder):
-    write_run(folder, code=None, step=20)
-    append(folder, '{"step": 25, "split": "tr')
 
 
 def damaged_rows(folder):
@@ -277,7 +262,7 @@ def empty(folder):
 
 def sweep(folder):
     """The runs of two complete trials, of one that was pruned and of one that failed."""
-    for number, make in enumerate((done, done, pruned, failed)):
+    for number, make in enumerate((write_run, write_run, pruned, KINDS["failed"])):
         make(folder / "trials" / str(number) / "run")
 
 
@@ -286,18 +271,12 @@ def nested(folder):
     write_run(folder / "group" / "two", seed=2)
 
 
-def linked(folder):
-    """A link to a run elsewhere."""
-    folder.symlink_to(write_run(folder.parent / f".{folder.name}-target"))
-
-
-KINDS = {
+KINDS = {name: functools.partial(write_run, **options) for name, options in STATES.items()} | {
     make.__name__: make
     for make in (
-        *(done, running, died, preempted, pruned, failed, stalled, not_finite, restarted, with_evaluator, by_a_rule),
-        *(half_a_row, damaged_rows, without_metrics, empty_metrics, unreadable_metrics, half_a_record, changed_record),
-        *(numbers_out_of_range, without_config, damaged_config, damaged_checkpoint, damaged_events, garden),
-        *(checkpoints_alone, no_run, empty, sweep, nested, linked),
+        *(running, died, pruned, not_finite, restarted, with_evaluator, by_a_rule, damaged_rows, without_metrics),
+        *(empty_metrics, unreadable_metrics, half_a_record, changed_record, numbers_out_of_range, without_config),
+        *(damaged_config, damaged_checkpoint, damaged_events, garden, checkpoints_alone, no_run, empty, sweep, nested),
     )
 }
 HOSTILE = {
@@ -321,12 +300,12 @@ SUMMARY = {
 """What `sweeps.results.summary` says of the runs of `sweep`."""
 
 
-def stand_in_for_sweeps(monkeypatch, directory):
-    """Has `sweeps.results` say `SUMMARY` of a directory, so that tests of pages need no study."""
+def stand_in_for_sweeps(monkeypatch, directory, **changes):
+    """Has `sweeps.results` say `SUMMARY`, with changes, of a directory, so that tests of pages need no study."""
     from official_trainer.sweeps import results
 
     monkeypatch.setattr(results, "is_sweep", lambda path: path == str(directory), raising=False)
-    monkeypatch.setattr(results, "summary", lambda path: SUMMARY, raising=False)
+    monkeypatch.setattr(results, "summary", lambda path: SUMMARY | changes, raising=False)
 
 
 def refuse_to_list(monkeypatch, name):

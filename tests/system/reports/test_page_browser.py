@@ -17,7 +17,7 @@ def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
     for name, seed, options in (("adam", 3, {}), ("sgd", 1, {"optimizer": "sgd"}), (HOSTILE, 2, {"rate": 0.01})):
         kinds.write_run(folder / "few" / name, seed=seed, **options)
-    kinds.failed(folder / "few" / "broken")
+    kinds.KINDS["failed"](folder / "few" / "broken")
     for seed in range(1, 6):
         name = "b" if seed == 1 else f"digits_with_a_cosine_decay_and_a_warmup_of_a_hundred_steps_seed_{seed}"
         kinds.write_run(folder / "long" / name, seed=seed, rate=seed / 1000)

@@ -70,12 +70,12 @@ def test_all_runs_below_a_folder(tmp_path):
 
 def test_all_kinds_of_directories_have_all_parts_and_a_word_about_what_is_not_known(make):
     """N29: no part fails, whatever is in the directory."""
-    known = {"done", "running", "preempted", "pruned", "stalled", "restarted", "with_evaluator", "by_a_rule", "linked"}
+    known = {"done", "running", "preempted", "pruned", "stalled", "restarted", "with_evaluator", "by_a_rule"}
     for kind in kinds.KINDS.keys() - {"sweep", "nested", "no_run", "empty"}:
         run = make(kind)
         for part in (run.metrics, run.config, run.checkpoints, run.record, run.status):
             assert len(part) >= 0
-        # Of a damaged checkpoint, and of a line that is being written, the run itself knows nothing.
+        # Of a damaged checkpoint its own note says what is wrong.
         assert (kind not in known | {"damaged_checkpoint"}) == bool(run.notes), (kind, run.notes)
 
 
