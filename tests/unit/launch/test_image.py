@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import tomllib
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -58,18 +57,6 @@ def test_what_is_copied_is_there():
     assert not is_sent("runs") and not is_sent(".git")
 
 
-def test_what_a_step_reads_was_copied_before():
-    """What `pip install .` reads, the package's README and license among it, and the lock."""
-    seen = set()
-    for name, rest in instructions():
-        if name == "COPY":
-            seen |= set(copied(rest))
-        elif name == "RUN" and "--no-deps ." in rest:
-            assert {"pyproject.toml", PROJECT["readme"], "LICENSE", "launch", "official_trainer"} <= seen
-        elif name == "RUN":
-            assert "requirements.lock" in seen
-
-
 def test_the_image_starts_what_the_manifest_asks_for():
     """N20: in the workspace, with a Python that the package takes."""
     found = dict(instructions())
@@ -114,8 +101,7 @@ def test_tensorflow_may_be_another_one(tmp_path):
     assert [line for line in before if line not in after] == [f"tensorflow=={pins()['tensorflow']}"]
 
 
-@pytest.mark.parametrize("dependency", PROJECT["dependencies"])
-def test_the_lock_has_every_dependency(dependency):
+def test_the_lock_has_every_dependency():
     """N20: in a version that pyproject.toml takes; the head of the lock says how to write it anew."""
-    wanted = Requirement(dependency)
-    assert wanted.specifier.contains(pins()[wanted.name]), "write requirements.lock anew"
+    wanted = map(Requirement, PROJECT["dependencies"])
+    assert not [each.name for each in wanted if not each.specifier.contains(pins()[each.name])]

@@ -45,23 +45,14 @@ def test_a_profile_of_the_workspace(workspace, capfd, words, path, workers):
     assert shown(capfd, *words, "--workers=4").out.startswith("4 workers of ")
 
 
-def test_from_a_folder_of_the_workspace(workspace, capfd, monkeypatch):
-    (workspace / "configs").mkdir()
-    monkeypatch.chdir(workspace / "configs")
-    out, err = shown(capfd)
-    assert out.startswith("2 workers of ") and err.startswith("profile: ../launch/scripted.yaml\n")
-
-
-def test_a_file_is_named_by_its_path(workspace, capfd):
-    """N20: also one of that folder; nothing is printed about it."""
+def test_a_file_is_named_by_its_path(workspace, capfd, monkeypatch):
+    """N20: also one of that folder, and nothing is printed about it; from anywhere; without one, with the defaults."""
     (workspace / "own.yaml").write_text("workers: 4\n")
     for path, workers in (("own.yaml", 4), ("launch/large.yaml", 8), (f"{workspace}/own.yaml", 4)):
         out, err = shown(capfd, f"--profile={path}")
         assert out.startswith(f"{workers} workers of ") and "profile: " not in err
-
-
-def test_without_a_profile(workspace, capfd):
-    """N20: the defaults of the target."""
+    monkeypatch.chdir(workspace / "experiments")
+    assert shown(capfd).err.startswith("profile: ../launch/scripted.yaml\n")
     (workspace / "launch" / "scripted.yaml").unlink()
     out, err = shown(capfd)
     assert out.startswith("1 workers of ") and "profile: " not in err

@@ -28,13 +28,6 @@ def test_the_file_is_a_task():
     assert TASK["envs"]["MODEL_DIR"] is None and TASK["num_nodes"] == 2
 
 
-def test_skypilot_itself_reads_it():
-    """N20: where it is installed; it is no dependency, having a hundred of its own."""
-    sky = pytest.importorskip("sky", reason="SKYPILOT IS NOT ASKED: it is not installed")
-    task = sky.Task.from_yaml_config({**TASK, "envs": {**TASK["envs"], "MODEL_DIR": "gs://bucket/run"}})
-    assert (task.name, task.num_nodes) == (TASK["name"], 2)
-
-
 @pytest.mark.parametrize(
     ("is_new", "argv"),
     [

@@ -208,16 +208,6 @@ def test_servers_request_gpus_only_if_ps_resources_does(asked, of_servers):
     assert shares == {name for name, count in found.items() if count}
 
 
-def test_one_claim_at_two_paths_is_one_volume():
-    volumes = "[{claim: a, path: /in, read_only: true}, {claim: a, path: /out}, {claim: b.c, path: /b}]"
-    spec = replicated(manifest_of(f"{IMAGE}\nvolumes: {volumes}"))["worker"]["template"]["spec"]
-    claims = {volume["name"]: volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"]}
-    assert claims == {"claim-0": "a", "claim-1": "b.c"}
-    mounts = spec["containers"][0]["volumeMounts"]
-    assert [(mount["name"], mount["mountPath"], mount.get("readOnly", False)) for mount in mounts] == [
-        ("claim-0", "/in", True), ("claim-0", "/out", False), ("claim-1", "/b", False)]  # fmt: skip
-
-
 def test_dollars_are_no_variables():
     """Kubernetes would put variables in for `$(NAME)`, in words and in values, and make one of two dollars."""
     manifest = manifest_of(f"{IMAGE}\nenviron: {{A: '$(B) $$ $'}}", "--set=task.note=$(A)")

@@ -247,17 +247,13 @@ def test_nodes_that_start_no_process(stand_ins, tmp_path):
     assert code == 75 and stand_ins.requeued
 
 
-@pytest.mark.parametrize("changes", [{"setup": (("false",),)}, {"setup": (("source", "./none.sh"),)}])
-def test_a_setup_that_fails(stand_ins, tmp_path, changes):
+def test_a_preparation_that_fails(stand_ins, tmp_path):
     """Nothing is trained with half of what it needs."""
-    profile = SlurmProfile(python=stand_ins.python, **changes)
-    code, _ = stand_ins.run(script(profile, cwd=str(tmp_path)), tmp_path)
-    assert code == 2 and not list(stand_ins.notes.iterdir())
-
-
-def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
     code, said = stand_ins.run(script(SlurmProfile(), cwd="/no/such folder"), tmp_path)
     assert code == 2 and "/no/such folder" in said
+    profile = SlurmProfile(python=stand_ins.python, setup=(("source", "./none.sh"),))
+    code, _ = stand_ins.run(script(profile, cwd=str(tmp_path)), tmp_path)
+    assert code == 2 and not list(stand_ins.notes.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -156,12 +156,6 @@ def test_one_worker_is_alone(workspace, capsys):
     assert cluster_env(environ) is None
 
 
-def test_a_chief_beside_workers(workspace, capsys):
-    words = ["--workers=2", "--chief", "digits_cnn", "task.train_data.global_batch_size=96"]
-    words.append("task.validation_data.global_batch_size=96")
-    assert list(planned(capsys, *words)) == ["chief", "worker 0", "worker 1"]
-
-
 def test_words_are_those_that_give_the_same_values():
     """What the launcher has read is handed on in one spelling."""
     parser = flags.Parser("train", usage="", description="")
