@@ -133,15 +133,9 @@ def _with_code(arguments: argparse.Namespace, scheduler: Target[Any], job: JobSp
         config_changes.check_code(job.model_dir, commit, allow_config_change=arguments.allow_config_change)
     copy = os.path.join(folder, f"code-{commit[:_DIGITS]}")
     # What pip has installed "editable" from the workspace would else be what is edited meanwhile.
-    editable = [path for path in sys.path if is_in(path, str(workspace)) and not _is_environment(path, str(workspace))]
+    editable = [path for path in sys.path if is_in(path, str(workspace)) and "site-packages" not in path]
     search_path = [*editable, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return in_copy(job, Code(commit=commit, workspace=str(workspace), folder=copy), search_path)
-
-
-def _is_environment(path: str, workspace: str) -> bool:
-    """Returns whether a folder of the workspace belongs to a virtual environment."""
-    parts = os.path.relpath(path, workspace).split(os.sep)
-    return any(os.path.exists(os.path.join(workspace, *parts[:count], "pyvenv.cfg")) for count in range(len(parts) + 1))
 
 
 def _submit(

@@ -4,7 +4,7 @@ Owns: those commands; the jobs that Google's API would refuse or would not run a
 from `tpu_startup.sh`: it gets the code, installs it once, and trains as a service of systemd, which restarts it.
 Does not own: the profile (`tpu_profile.py`).
 
-This has never run on a TPU. gcloud itself has taken the commands, with recorded answers in the place of Google's.
+This has never run on a TPU. gcloud itself takes the words of the commands, without an account.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.support.workspace import copy_workspace
 
 PLACE = ("--project=my-project", "--zone=us-central2-b")
 DESCRIBED = "name: projects/1/locations/us-central2-b/queuedResources/digits\nstate:\n  state: WAITING_FOR_RESOURCES\n"
-ABSENT = (
+DENIED = (
     "ERROR: (gcloud.compute.tpus.queued-resources.create) PERMISSION_DENIED: Permission 'tpu.nodes.create' denied on "
     "resource '//tpu.googleapis.com/projects/my-project' (or it may not exist).\n"
 )
@@ -113,11 +113,11 @@ def test_the_commands_of_gcloud():
 
 @pytest.mark.parametrize(("denied", "code"), [(False, 0), (True, 1)])
 def test_a_slice_is_requested_and_seen_to(tmp_path, monkeypatch, capfd, denied, code):
-    """N20: with answers of gcloud that were recorded; its words are shown as they are."""
+    """N20: with a program in the place of gcloud; what it prints is shown as it is."""
     copy_workspace(tmp_path, "experiments")
     (tmp_path / "bin").mkdir()
     (tmp_path / "described").write_text(DESCRIBED)
-    (tmp_path / "denied").write_text(ABSENT)
+    (tmp_path / "denied").write_text(DENIED)
     answer = f"cat {tmp_path}/denied >&2; exit 1" if denied else f"[ $4 != describe ] || cat {tmp_path}/described"
     (tmp_path / "bin" / "gcloud").write_text(f'#!/bin/sh\necho "$4 $PWD" >>{tmp_path}/calls\n{answer}\n')
     (tmp_path / "bin" / "gcloud").chmod(0o755)
@@ -127,7 +127,7 @@ def test_a_slice_is_requested_and_seen_to(tmp_path, monkeypatch, capfd, denied, 
     assert cli.main(["launch", "tpu", "--profile=p.yaml", "--submit", "--", "digits_mlp", f"--model_dir={RUN}"]) == code
     out, err = capfd.readouterr()
     if denied:
-        assert ABSENT in err and not list(tmp_path.glob("launches/*/launch.json"))
+        assert DENIED in err and not list(tmp_path.glob("launches/*/launch.json"))
         return
     name = out.partition(" ")[0]
     assert [cli.main(["job", action, name]) for action in ("status", "cancel")] == [0, 0]
