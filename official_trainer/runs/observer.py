@@ -387,7 +387,7 @@ class RunObserver(LoopObserver):
         workers = self._trainer.windows.worker_seconds
         if self._slow_workers.window(num_steps, seconds, workers, has_traced=has_traced):
             self._tell_of_slow_worker()
-        self._console.set_end_step(state.end_step)
+        self._console.end_step = state.end_step
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
         self._record.take_step(state.step)
         if (now := time.monotonic()) >= self._next_status_seconds:

@@ -36,7 +36,7 @@ class Console(Tracker):
 
     Args:
       stream: where the text goes.
-      end_step: global step at which training ends; None if that is not known.
+      end_step: global step at which training ends, which may be set later; None if that is not known.
       monitored: the metric of an evaluation that is shown first, `a|b` if it is `b` inside `a`; empty for none.
       quiet: whether nothing is shown.
       clock: tells the time in seconds.
@@ -102,10 +102,6 @@ class Console(Tracker):
             counts = Counter(type(thing).__name__.lower() for thing in media.values())
             shown = ", ".join(f"{count} {noun}{'s' if count > 1 else ''}" for noun, count in counts.items())
             self.message(f"{split} @ {step}: {shown}")
-
-    def set_end_step(self, end_step: int | None) -> None:
-        """Takes the step at which training ends, once it is known, or when it changes."""
-        self.end_step = end_step
 
     def progress(self, step: int, *, loss: float, examples_per_second: float) -> None:
         """Shows the progress of training; it is cheap enough for every window, and most calls show nothing.

@@ -60,7 +60,7 @@ def test_an_unknown_end_and_a_rewind_give_no_time_left(clock):
     console.progress(100, loss=1.0, examples_per_second=5.0)
     clock.now = 10.0
     console.progress(200, loss=math.nan, examples_per_second=5.0)
-    console.set_end_step(400)
+    console.end_step = 400
     console.log("train", 300, {"loss": 1.0})
     console.rewind(100)
     console.log("train", 150, {"loss": 1.0})
