@@ -292,8 +292,6 @@ def callback_list(
     given = [] if callbacks is None else tf.nest.flatten(callbacks)
     check_one_keras(model, callbacks=given)
     for each in given:
-        if isinstance(each, type):
-            raise ArgumentError(f"callbacks: {each.__name__} is a class; write {each.__name__}(…), an object of it")
         if not hasattr(each, "set_model"):
             raise ArgumentError(
                 f"callbacks: {each!r} is no callback; give objects of keras.callbacks.Callback, and a function in "

@@ -199,14 +199,13 @@ class Program(AsyncMethods):
 
         Raises:
           ArgumentError: losses, weights, metrics or rewards do not fit the outputs of the model, or each other; or one
-            of them is of another Keras, a class, or a name that Keras does not know.
+            of them is of another Keras.
         """
         settings = dict(locals())
         settings.pop("self")
         fit = keras_fit.of(self.model)
         for name in ("optimizer", "loss", "metrics", "weighted_metrics"):
             check_one_keras(self.model, **{name: settings[name]})
-            keras_fit.check_known(fit.MODULE, name, *tf.nest.flatten(settings[name]))
         settings["optimizer"] = self._compiled.settings.optimizer(self.model, optimizer)
         with self._compiled.scope():
             of_rewards = (settings.pop("reward"), settings.pop("reward_weights"))

@@ -6,6 +6,7 @@ own: the metrics of a compiled model, which Keras keeps and saves, or the step (
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import numbers
 from collections.abc import Mapping, Sequence
@@ -170,10 +171,8 @@ def _listed(metrics: Any) -> list[Any]:
 def _function(module: Any, reward: Any) -> Any:
     """Returns the function of a reward, which may be given by the name of a metric, or of a registered function."""
     if isinstance(reward, str):
-        registered = module.saving.get_registered_object(reward)
-        if registered is None:
-            keras_fit.check_known(module, "reward", reward)
-        reward = registered or module.metrics.get(reward)
+        with contextlib.suppress(ValueError):  # Keras knows no such metric
+            reward = module.saving.get_registered_object(reward) or module.metrics.get(reward)
     if not callable(reward) or isinstance(reward, module.losses.Loss | module.metrics.Metric):
         raise ArgumentError(
             f"reward={reward!r}: a reward is a function of (y_true, y_pred) that returns a number for each example, or "

@@ -33,10 +33,10 @@ ATTRIBUTES = {
         "_value_specs": "what one replica gets; a distributed dataset says what all get together",
     },
     "tf_keras, Keras 3": {
-        *("_SEED_GENERATOR", "_built", "_cached_value", "_conform_to_outputs", "_create_all_weights"),
+        *("_SEED_GENERATOR", "_built", "_cached_value", "_create_all_weights"),
         *("_flatten_layers", "_fn", "_generator", "_hyper", "_hypers_created", "_initial_epoch"),
         *("_is_graph_network", "_keras_call_info_injected"),
-        *("_keras_logits", "_keras_mask", "_learning_rate", "_loss_tracker"),
+        *("_keras_logits", "_learning_rate", "_loss_tracker"),
         *(
             "_compile_metrics",
             "_maybe_load_initial_counters_from_ckpt",

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from official_trainer.lazy import tf
-from official_trainer.nearest import nearest
-from official_trainer.program.data import ArgumentError, counts
+from official_trainer.program.data import counts
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.metrics import inner_metrics
 
@@ -171,34 +170,3 @@ def results(model: Any) -> dict[str, Any]:
 def names_in_order(model: Any) -> list[str]:
     """Returns the names of results in the order of the list that `evaluate` returns."""
     return [each.name for metric in model.metrics for each in inner_metrics(metric)]
-
-
-def check_known(module: Any, place: str, *values: Any) -> None:
-    """Refuses a class in place of an object, and a name that Keras does not know.
-
-    Args:
-      module: tf_keras or Keras 3.
-      place: the argument of `compile`: `optimizer`, `loss`, `metrics` or `weighted_metrics`.
-      *values: what it holds.
-
-    Raises:
-      ArgumentError: names the nearest that Keras knows.
-    """
-    known: Any = {"optimizer": module.optimizers, "loss": module.losses}.get(place, module.metrics)
-    for value in values:
-        if isinstance(value, type):
-            raise ArgumentError(f"{place}: {value.__name__} is a class; write {value.__name__}(…), an object of it")
-        if not isinstance(value, str) or (known is module.metrics and value in _OF_ANY_OUTPUT):
-            continue
-        try:
-            found = known.get(value)
-        except ValueError:
-            found = value
-        if isinstance(found, str):  # `keras.metrics.get` returns names that it does not know
-            names = [*_OF_ANY_OUTPUT, *(name for name in dir(known) if not name.startswith("_"))]
-            hint = f"; did you mean {near[0]!r}?" if (near := nearest(value, names)) else ""
-            raise ArgumentError(f"{place}: Keras knows no {value!r}{hint}")
-
-
-_OF_ANY_OUTPUT = ("accuracy", "acc", "crossentropy", "ce")
-"""Names of metrics for which `compile` chooses a class by the shapes of the output."""

@@ -13,7 +13,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
 from official_trainer.tasks.metrics import MetricDirectionError
 from tests.support.cases import cases
-from tests.support.programs import Diary, build, compiled, examples, light, lightly
+from tests.support.programs import build, compiled, diary_of, examples, light, lightly
 
 STEPS = 5
 """Steps in an epoch: forty examples in batches of eight."""
@@ -115,7 +115,7 @@ def test_the_best_value_survives_by_itself(tmp_path):
 @pytest.mark.parametrize("steps_per_execution", cases([1, 4, 100], 4))
 def test_steps_are_exact_whatever_runs_at_once(tmp_path, steps_per_execution):
     """C2, C3: at multiples of the global step, over the ends of epochs; other callbacks hear what they always hear."""
-    heard, expected = Diary(), Diary()
+    heard, expected = diary_of(), diary_of()
     settings = {"steps_per_execution": steps_per_execution}
     callback = ProgramCheckpoint(tmp_path / "{step:04d}-{epoch}-{batch}-{accuracy:.1f}", save_freq=3)
     fit(lightly(Program(light()), **settings), callback, heard)

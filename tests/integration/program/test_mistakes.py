@@ -144,7 +144,6 @@ def test_a_note_below_the_error_names_the_line_and_the_cause(name):
 @pytest.mark.parametrize(
     ("callback", "words"),
     [
-        (NoSuchLog, "callbacks: NoSuchLog is a class; write NoSuchLog(…), an object of it"),
         (print, "is no callback; give objects of keras.callbacks.Callback, and a function in keras.callbacks.Lambda"),
         (None, "callbacks: None is no callback"),
     ],

@@ -101,22 +101,3 @@ def test_a_module_of_pytorch_is_refused():
     module = type("Linear", (), {"__module__": "torch.nn.modules.linear", "__call__": lambda self: None})()
     with pytest.raises(ArgumentError, match=r"^Program: Linear is of PyTorch, and this package trains with Keras"):
         Program(module)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"optimizer": keras.optimizers.Adam}, r"^optimizer: Adam is a class; write Adam\(…\), an object of it$"),
-        ({"metrics": [keras.metrics.MeanSquaredError]}, r"^metrics: MeanSquaredError is a class; write MeanSquaredErr"),
-        ({"optimizer": "adm"}, r"^optimizer: Keras knows no 'adm'; did you mean 'Adam'\?$"),
-        (
-            {"loss": "mean_square_error"},
-            r"^loss: Keras knows no 'mean_square_error'; did you mean 'mean_squared_error'",
-        ),
-        ({"metrics": ["mae", "acuracy"]}, r"^metrics: Keras knows no 'acuracy'; did you mean 'accuracy'\?$"),
-    ],
-)
-def test_what_cannot_be_compiled_is_refused(given, said):
-    """K8: in `compile`, not at the first step."""
-    with pytest.raises(ArgumentError, match=said):
-        Program(light()).compile(**{"optimizer": "sgd", "loss": "mse", **given})

@@ -10,7 +10,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from tests.support.cases import cases
-from tests.support.programs import CLASSES, FEATURES, Diary, Halves, examples
+from tests.support.programs import CLASSES, FEATURES, Halves, diary_of, examples
 from tests.support.toy import strategy_of
 
 X, Y = examples()
@@ -72,7 +72,7 @@ def test_results_are_those_of_keras(name, strategy):
 def test_callbacks_are_called_as_keras_calls_them(name, steps_per_execution):
     """K3, K5"""
     make, data, arguments = DATA[name]
-    calls = Diary(), Diary()
+    calls = diary_of(), diary_of()
     for owner, called in zip((make(), Program(make())), calls, strict=True):
         owner.compile("sgd", "mse", steps_per_execution=steps_per_execution)
         owner.predict(data(), verbose=0, callbacks=[called], **arguments)

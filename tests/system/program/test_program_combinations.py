@@ -7,10 +7,11 @@ import json
 import pytest
 
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.lazy import tf
+from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
 from tests.support.cases import cases
-from tests.support.programs import examples, generated, light, lightly, with_own_steps
+from tests.support.fits import compiled, own_steps
+from tests.support.programs import examples, generated, light, lightly
 
 X, Y = examples()
 
@@ -22,7 +23,7 @@ def test_several_replicas_are_told_of_as_one():
     found = []
     for owner in (lambda model: model, Program):
         with strategy.scope():
-            program = lightly(owner(with_own_steps()))
+            program = compiled(keras, owner(own_steps(keras)))
         given = {"x": X, "y": Y, "epochs": 2, "batch_size": 10, "validation_split": 0.2, "shuffle": False}
         found.append(program.fit(verbose=0, **given).history)
     theirs, ours = found

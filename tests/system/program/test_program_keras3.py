@@ -1,50 +1,145 @@
-"""Programs of Keras 3: all combinations of `compile` and `fit` beside Keras 3's own."""
+"""Programs of Keras 3 beside tf_keras: exact restarts, weights both ways; a mixture of Kerases is refused."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 
-import keras
+import keras as keras3
+import numpy as np
 import pytest
 
-from official_trainer.config import TrainerConfig
+from official_trainer.config import RuntimeConfig, TrainerConfig
+from official_trainer.lazy import keras as keras2
 from official_trainer.lazy import tf
-from official_trainer.program import Program
-from tests.support.fits3 import (
-    COMBINATIONS,
-    IN_SHORT,
-    Diary,
-    X,
-    Y,
-    build,
-    compare,
-    light,
-    lightly,
-    of,
-    with_own_results,
-)
+from official_trainer.program import Program, ProgramCheckpoint, load_program
+from official_trainer.program.data import ArgumentError
+from tests.support.fits import KERASES, X, Y, compiled, deep, dense, light, of, own_results
 
 
-@pytest.mark.parametrize("name", [name for name in COMBINATIONS if name not in IN_SHORT])
-def test_what_comes_of_arguments_is_what_keras_3_makes_of_them(name, tmp_path):
-    """N38: history, calls of callbacks, weights, evaluation, predictions, and what callbacks write."""
-    compare(name, tmp_path)
+def trained(model_dir=None, *, epochs=3, callbacks=()):
+    program = compiled(keras3, Program(deep(keras3), model_dir), optimizer="adam")
+    history = program.fit(X, Y, epochs=epochs, batch_size=8, validation_split=0.2, verbose=0, callbacks=list(callbacks))
+    return program, history
 
 
-def no_penalty():
-    return of(lambda: keras.layers.Dense(8, "tanh"))()
+MIXED = {
+    "optimizer": lambda k: k.optimizers.Adam(),
+    "loss": lambda k: k.losses.MeanSquaredError(),
+    "metrics": lambda k: ["mae", k.metrics.MeanSquaredError()],
+}
+
+
+@pytest.mark.parametrize("argument", [*MIXED, "callbacks"])
+def test_what_is_of_both_kerases_is_refused(argument):
+    """N38: the error names both, and where to take them from."""
+    for which, other in (("2", keras3), ("3", keras2)):
+        k = KERASES[which]
+        program, name = Program(light(k)), {"2": "Keras 2, that is tf_keras", "3": "Keras 3"}
+        fix = "import keras" if which == "3" else "from official_trainer.lazy import keras"
+        said = rf"^{argument}: \w+ is of {name[{'2': '3', '3': '2'}[which]]}, and the model \w+ of {name[which]}: take "
+        with pytest.raises(ArgumentError, match=rf"{said}both from `{fix}`$"):
+            if argument == "callbacks":
+                compiled(k, program).fit(X, Y, callbacks=[other.callbacks.EarlyStopping()], verbose=0)
+            else:
+                compiled(k, program, **{argument: MIXED[argument](other)})
+
+
+def test_a_loss_scale_that_does_not_change_is_refused():
+    """N38: Keras 3 has only those that change; the message says how to begin with one."""
+    runtime = RuntimeConfig(mixed_precision_dtype="float16", loss_scale=8.0)
+    try:
+        program = Program(lambda: light(keras3), runtime=runtime)
+    finally:
+        Program(lambda: light(keras3), runtime=RuntimeConfig())  # the precision of later tests
+    with pytest.raises(ArgumentError, match=r"^runtime\.loss_scale=8\.0: the loss scale of Keras 3 changes; leave it"):
+        compiled(keras3, program)
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path):
+    """N38, K6: weights, optimizer, history and rows of `metrics.jsonl`, whose names are those of Keras 3's logs."""
+    whole, told = trained(str(tmp_path / "whole"), epochs=4)
+    trained(str(tmp_path / "parts"), epochs=2)
+    parts, told_parts = trained(str(tmp_path / "parts"), epochs=4)
+    assert (told_parts.history, told_parts.epoch) == (told.history, told.epoch)
+    for ours, theirs in zip(parts.model.get_weights(), whole.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for ours, theirs in zip(parts.optimizer.variables, whole.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+    rows = [json.loads(row) for row in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert {"accuracy", "loss"} <= {name for row in rows for name in row}
+
+
+def test_a_callback_counts_on_after_a_restart(tmp_path):
+    """N38, K5: an early stop comes at the epoch of a run that was never stopped, with `min_delta`, too."""
+    found = []
+    for name, lengths in (("whole", [8]), ("parts", [2, 3, 8])):
+        for epochs in lengths:
+            stopping = keras3.callbacks.EarlyStopping("accuracy", mode="min", min_delta=0.001, patience=4)
+            _, history = trained(str(tmp_path / name), epochs=epochs, callbacks=[stopping])
+        found.append((history.history, stopping.stopped_epoch, stopping.wait, stopping.best))
+    assert found[0] == found[1]
+    assert found[0][1] > 2, "it did not stop, or before a restart"
+
+
+def test_weights_go_both_ways(tmp_path):
+    """N38: get, set, `.weights.h5`, `.keras`; in Keras 3 itself, too."""
+    program, _ = trained()
+    expected = program.predict(X[:4], verbose=0)
+    of_file, whole = str(tmp_path / "model.weights.h5"), str(tmp_path / "model.keras")
+    program.save_weights(of_file)
+    program.save(whole)
+    other = compiled(keras3, Program(deep(keras3)))
+    other.model.set_weights([0 * each for each in other.model.get_weights()])
+    other.load_weights(of_file)
+    again = load_program(whole)
+    for found in (other, keras3.models.load_model(whole), again):
+        np.testing.assert_array_equal(found.predict(X[:4], verbose=0), expected)
+    for each in (program, again):  # the optimizer's state is in the file
+        each.fit(X, Y, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(again.predict(X, verbose=0), program.predict(X, verbose=0))
+
+
+def test_a_checkpoint_of_a_program_is_read_again(tmp_path):
+    """N38, C5: training continues with the optimizer's state."""
+    template = str(tmp_path / "{epoch}-{val_accuracy:.2f}")
+    saving = ProgramCheckpoint(template, monitor="val_accuracy", max_to_keep=9)
+    program, _ = trained(epochs=2, callbacks=[saving])
+    assert len(saving.kept) == 2
+    other = compiled(keras3, Program(deep(keras3)), optimizer="adam")
+    other.load(template)
+    for each in (program, other):
+        each.fit(X, Y, shuffle=False, verbose=0)
+    for ours, theirs in zip(other.model.get_weights(), program.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_layer_that_is_not_registered_is_named_without_the_config_of_the_model(tmp_path):
+    """N38: which Keras 3 prints twice."""
+
+    class Doubling(keras3.layers.Layer):
+        def call(self, inputs):
+            return 2 * inputs
+
+    Program(keras3.Sequential([keras3.Input([2]), Doubling()])).save(tmp_path / "program.keras")
+    with pytest.raises(ArgumentError) as caught:
+        load_program(tmp_path / "program.keras")
+    said = str(caught.value)
+    assert "cannot be read: Could not locate class 'Doubling'. " in said
+    assert "config" not in said.replace("from_config", "")
 
 
 def test_several_replicas_are_told_of_as_one():
     """N38, K2: as of one device in Keras 3, with a validation, and a last batch that they cannot share equally."""
     # Without collectives: those of two strategies over the same devices would confuse each other.
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+    build = of(lambda k: k.layers.Dense(8, "tanh"))
     given = {"x": X, "y": Y, "epochs": 2, "batch_size": 7, "validation_split": 0.2, "shuffle": False, "verbose": 0}
-    expected = lightly(no_penalty()).fit(**given).history
+    expected = compiled(keras3, build(keras3)).fit(**given).history
     with strategy.scope():
-        program = lightly(Program(no_penalty()))
+        program = compiled(keras3, Program(build(keras3)))
     found = program.fit(**given).history
     assert found.keys() == expected.keys()
     for name, values in expected.items():
@@ -58,34 +153,26 @@ class Doubled(Program):
         return 2 * super().compute_loss(x, y, y_pred, sample_weight)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": keras.ops.max(y_pred)}
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": keras3.ops.max(y_pred)}
 
 
 def test_steps_call_what_a_subclass_overrides():
-    """N38, K2: as they call what a model overrides."""
+    """N38, K8: as they call what a model overrides."""
     found = [
-        lightly(owner(make())).fit(X, Y, shuffle=False, verbose=0).history
-        for owner, make in ((Doubled, build), (lambda model: model, with_own_results))
+        compiled(keras3, owner(make(keras3))).fit(X, Y, shuffle=False, verbose=0).history
+        for owner, make in ((Doubled, deep), (lambda model: model, own_results))
     ]
     assert found[0].keys() == found[1].keys()
     for name, values in found[0].items():
         assert found[1][name] == pytest.approx(values, rel=1e-6), name
 
 
-def test_what_was_compiled_can_be_compiled_again():
-    """N38"""
-    program, other = lightly(Program(build())), Program(build())
-    other.compile_from_config(program.get_compile_config())
-    histories = [each.fit(X, Y, shuffle=False, verbose=0).history for each in (program, other)]
-    assert histories[0] == histories[1]
-
-
 def test_callbacks_write_what_they_write_in_keras_3(tmp_path):
     """N38, K5: TensorBoard's values, of each batch and of epochs."""
     found = []
     for name, owner in (("theirs", lambda model: model), ("ours", Program)):
-        board = keras.callbacks.TensorBoard(str(tmp_path / name), update_freq=2, histogram_freq=1)
-        program = lightly(owner(build()))
+        board = keras3.callbacks.TensorBoard(str(tmp_path / name), update_freq=2, histogram_freq=1)
+        program = compiled(keras3, owner(of(dense)(keras3)))
         program.fit(X, Y, batch_size=10, epochs=2, validation_split=0.2, shuffle=False, verbose=0, callbacks=[board])
         found.append(written(tmp_path / name))
     assert found[0].keys() == found[1].keys()
@@ -107,34 +194,12 @@ def written(folder):
     return found
 
 
-def test_training_goes_on_from_a_backup(tmp_path):
-    """N38, K5: after an error in an epoch, in the epochs in which Keras 3 goes on."""
-    found = []
-    for name, owner in (("theirs", lambda model: model), ("ours", Program)):
-        for fails in (True, False):
-            diary = Diary(batches=False)
-            backup = keras.callbacks.BackupAndRestore(str(tmp_path / name))
-            failing = keras.callbacks.LambdaCallback(
-                on_epoch_end=lambda epoch, logs, on=fails: 1 / (epoch - 2 if on else 1)
-            )
-            program = lightly(owner(light()), optimizer="adam")
-            given = {"epochs": 4, "shuffle": False, "verbose": 0, "callbacks": [backup, failing, diary]}
-            if fails:
-                with pytest.raises(ZeroDivisionError):
-                    program.fit(X, Y, **given)
-            else:
-                program.fit(X, Y, **given)
-                found.append(diary.calls)
-    assert found[0] == found[1]
-    assert found[0][1][:2] == ("on_epoch_begin", 3), "it began anew"
-
-
 def test_the_best_checkpoint_is_chosen_by_a_metric_of_compile(tmp_path):
-    """N38, K7: under its name in Keras 3's logs, whose direction its class declares; with micro-batches."""
-    model = build()
+    """N38, C1: under its name in Keras 3's logs, whose direction its class declares; with micro-batches."""
+    model = deep(keras3)
     trainer = TrainerConfig(best_checkpoint_eval_metric="accuracy", gradient_accumulation_steps=2)
-    program = lightly(Program(keras.Model(model.inputs, model.outputs), str(tmp_path / "run"), trainer=trainer))
-    program.fit(X[:48], Y[:48], batch_size=8, epochs=2, validation_data=(X, Y), verbose=0)
+    program = Program(keras3.Model(model.inputs, model.outputs), str(tmp_path / "run"), trainer=trainer)
+    compiled(keras3, program).fit(X[:48], Y[:48], batch_size=8, epochs=2, validation_data=(X, Y), verbose=0)
     assert len(list((tmp_path / "run" / "best").glob("ckpt-*.index"))) == 1
     export = next((tmp_path / "run" / "export").glob("*/saved_model.pb")).parent
     served = tf.saved_model.load(str(export)).signatures["serving_default"]

@@ -71,7 +71,9 @@ def test_arrays_of_several_outputs_are_computed(is_by_name):
     named = {"left": Y, "right": Y.astype(np.int64)}
     y, weight = (named, dict.fromkeys(named, WEIGHTS)) if is_by_name else ([*named.values()], [WEIGHTS, WEIGHTS])
     rewards = {"left": confidence, "right": confidence}
-    program = lightly(Program(two(by_name=is_by_name)), reward=rewards, reward_weights={"left": 2.0, "right": 0.5})
+    program = lightly(
+        Program(two(keras, by_name=is_by_name)), reward=rewards, reward_weights={"left": 2.0, "right": 0.5}
+    )
     outputs = program.predict(BY_NAME, verbose=0)
     expected = program.evaluate(BY_NAME, y, sample_weight=weight, batch_size=50, return_dict=True, verbose=0)
     assert float(program.compute_loss(BY_NAME, y, outputs, weight)) == pytest.approx(expected["loss"], rel=1e-5)
