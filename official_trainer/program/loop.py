@@ -20,7 +20,6 @@ from official_trainer.config import TrainerConfig
 from official_trainer.engine.events import DueSteps
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import in_hand
-from official_trainer.program.data import read_length
 from official_trainer.program.running import run_in_directory, run_in_memory
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
@@ -106,7 +105,6 @@ class Loop:
         self._hooks: list[Action] = []
         self._read: tuple[int, Mapping[str, float]] = -1, {}
         self._extra: Mapping[str, Any] = {}  # of the actions, in memory
-        self._counted: tuple[Any, int] = None, 0  # the last dataset whose batches were counted, and their number
 
     # Hooks.
 
@@ -228,22 +226,15 @@ class Loop:
             self._begin_pass()
         return metrics
 
-    def counted(self) -> int | None:
-        """Returns the batches of a pass over the dataset, by reading it, if a hook depends on the end of a call."""
+    def check_length(self) -> None:
+        """Refuses hooks that depend on the end of a call over data of unknown length."""
         triggers = [hook.when for hook in self._hooks if isinstance(hook, _StepHook)]
-        if not any(isinstance(part, NTimes) for when in triggers for part in (when, *getattr(when, "parts", ()))):
-            return None
-        dataset = self.dataset
-        if dataset is None or self._counted[0] is not dataset:
-            count, again = (0, 0) if dataset is None else (read_length(dataset), read_length(dataset.take(1)))
-            if not again:  # the data of a task is not read here, and some data can be read once only
-                raise LoopError(
-                    "n_times_during_loop needs the number of batches, which is unknown and cannot be counted; give "
-                    "dataset.apply(tf.data.experimental.assert_cardinality(…)), or, for the data of the task, set "
-                    "input_context.examples_per_epoch in build_inputs"
-                )
-            self._counted = dataset, count
-        return self._counted[1]
+        if any(isinstance(part, NTimes) for when in triggers for part in (when, *getattr(when, "parts", ()))):
+            raise LoopError(
+                "n_times_during_loop needs the number of batches, which is unknown; give "
+                "dataset.apply(tf.data.experimental.assert_cardinality(…)), or, for the data of the task, set "
+                "input_context.examples_per_epoch in build_inputs"
+            )
 
     def _begin_pass(self) -> None:
         """Has the next step take the first batch of the data."""
@@ -377,7 +368,8 @@ class _Epochs(_Steps):
     def planned_end(self, step: int, iterator: Any) -> int | None:
         self._start, self._goal = step, int(iterator.position.epoch.numpy()) + self._epochs
         length = iterator.steps_per_epoch()
-        if length is None and (length := self._loop.counted()) is None:
+        if length is None:
+            self._loop.check_length()
             return None
         return step + math.ceil(self._epochs * length - iterator.position.start_step(step) % length)
 
@@ -404,7 +396,7 @@ def every_n_steps(loop: Loop, n: int, name: str, priority: int, fn: Hook) -> Non
 def n_times_during_loop(loop: Loop, n: int, name: str, priority: int, fn: Hook) -> None:
     """Calls `fn(loop, metrics)` `n` times in each call, evenly, the last time at its last step.
 
-    For `run_epochs` the batches of a dataset of unknown length are counted first, in a pass of its own.
+    For `run_epochs` the dataset has to say its length.
 
     Example:
       >>> from official_trainer.program import n_times_during_loop

@@ -23,7 +23,7 @@ def reward_class(module: Any) -> Any:
     """Returns the class of rewards of a Keras, which its files of models can hold."""
 
     @module.saving.register_keras_serializable("official_trainer")
-    class Reward(module.metrics.MeanMetricWrapper):  # type: ignore[misc, name-defined] # of either Keras
+    class Reward(module.metrics.MeanMetricWrapper):  # of either Keras
         """The mean of a function of targets and outputs, which training maximises.
 
         Attributes:

@@ -25,7 +25,6 @@ from tests.support.toy import (
     Undropped,
     assert_bitwise_equal,
     build,
-    examples,
     experiment,
     weights,
 )
@@ -108,38 +107,18 @@ def test_hooks_are_due_at_exactly_their_steps(steps_per_loop):
     assert seen == {"every": [10, 20], "times": [7, 13, 20, 26], "growing": [5, 15], "ending": [20, 26]}
 
 
-@pytest.mark.parametrize(("times", "epochs", "size", "steps"), [(3, 3, 5, [5, 10, 15]), (4, 1, 10, [3, 5, 8, 10])])
-def test_n_times_of_data_of_unknown_length_are_n_times(times, epochs, size, steps):
-    """G3: the same steps, whether another hook is due at each step or not; a second call has as many."""
-    dataset = examples(10 * size).batch(10).filter(lambda *batch: True)
-    for is_watched in (False, True):
-        loop, seen = loop_of(), []
-        n_times_during_loop(loop, times, "times", 0, steps_in(seen))
-        if is_watched:
-            every_n_steps(loop, 1, "watch", 0, lambda loop, metrics: None)
-        loop.run_epochs(dataset, epochs)
-        loop.run_epochs(dataset, epochs)
-        assert seen == [*steps, *(steps[-1] + step for step in steps)]
-
-
-def test_n_times_of_data_that_cannot_be_counted_are_refused():
-    """G3: it can be read once only; a length that is said is enough."""
-    batches = examples(40).batch(10)
-
-    def readable_once():
-        rest = iter(list(batches))
-        return tf.data.Dataset.from_generator(lambda: rest, output_signature=batches.element_spec)
-
-    loop, seen = loop_of(), []
-    n_times_during_loop(loop, 2, "times", 0, steps_in(seen))
-    with pytest.raises(
-        LoopError, match=r"^n_times_during_loop needs the number of batches, which is unknown and cannot"
-    ):
-        loop.run_epochs(readable_once(), 1)
+def test_n_times_need_data_that_says_its_length():
+    """G3, G17: the same steps in a second call."""
+    unknown, seen = four(is_known=False), []
     loop = loop_of()
     n_times_during_loop(loop, 2, "times", 0, steps_in(seen))
-    loop.run_epochs(readable_once().apply(tf.data.experimental.assert_cardinality(4)), 1)
-    assert seen == [2, 4]
+    with pytest.raises(
+        LoopError, match=r"^n_times_during_loop needs the number of batches, which is unknown; give dat"
+    ):
+        loop.run_epochs(unknown, 1)
+    for _ in range(2):
+        loop.run_epochs(unknown.apply(tf.data.experimental.assert_cardinality(4)), 1)
+    assert seen == [2, 4, 6, 8]
 
 
 def test_calls_that_follow_each_other_continue_with_the_step():
