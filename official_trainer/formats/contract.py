@@ -13,6 +13,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.formats.kinds import FormatError
+from official_trainer.lazy import tf
 from official_trainer.tasks import export
 
 Contract = Mapping[str, Any]
@@ -70,18 +71,9 @@ def check_inputs(path: str, contract: Contract, given: Mapping[str, Any]) -> Non
             have = f"the data have {', '.join(sorted(given))}; name another file, or export the run again"
             raise FormatError(f"{path} takes an input {name!r}, and {have}")
         value = given[name]
-        fits = shape is None or (
-            len(shape) == value.ndim and all(s in (None, g) for s, g in zip(shape, value.shape, strict=True))
-        )
-        dtype = "string" if value.dtype.kind in "OSU" else value.dtype.name
-        if not fits or dtype != row["dtype"]:
+        dtype = tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
+        if not tf.TensorSpec(shape, row["dtype"]).is_compatible_with(tf.TensorSpec(value.shape, dtype)):
             raise FormatError(
-                f"{path}: the input {name!r} is {_form(row['dtype'], shape)} by its contract, and the data give "
-                f"{_form(dtype, value.shape)}; use the config that it was exported with, or export the run again"
+                f"{path}: the input {name!r} is {row['dtype']} {shape} by its contract, and the data give {dtype.name} "
+                f"{list(value.shape)}; use the config that it was exported with, or export the run again"
             )
-
-
-def _form(dtype: str, shape: Any) -> str:
-    if shape is None:
-        return f"{dtype} of any shape"
-    return f"{dtype} [{', '.join('any' if size is None else str(size) for size in shape)}]"

@@ -8,7 +8,6 @@ The model itself, on the CPU, is what every file is compared with: GPUs round pr
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import tempfile
@@ -43,21 +42,13 @@ def beside(job: Job, trainer: Trainer) -> export.Beside:
     formats = list(dict.fromkeys(settings.formats))
 
     def write(folder: str) -> Mapping[str, Any]:
-        made = Formats(trainer, folder, settings.max_difference).write(formats)
-        if made.failures:
-            lines = [f"{name}: {why}" for name, why in made.failures.items()]
+        record, failures = Formats(trainer, folder, settings.max_difference).write(formats)
+        if failures:
+            lines = [f"{name}: {why}" for name, why in failures.items()]
             raise FormatError("\n  ".join(["nothing is exported, because of these formats:", *lines]))
-        return made.record
+        return record
 
     return write
-
-
-@dataclasses.dataclass(frozen=True)
-class Made:
-    """What was written: the part of `export.json`, and why formats failed, by their names."""
-
-    record: Mapping[str, Any]
-    failures: Mapping[str, str]
 
 
 class Formats:
@@ -86,10 +77,14 @@ class Formats:
                 about = self._task.build_contract(self._model)
         self._contract = {**contracts.of_specs(*specs), "about": about}
 
-    def write(self, formats: Sequence[str]) -> Made:
-        """Writes and measures formats; none is in the folder if one of them fails."""
+    def write(self, formats: Sequence[str]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        """Writes and measures formats; none is in the folder if one of them fails.
+
+        Returns:
+          The part of `export.json`, and why formats failed, by their names.
+        """
         if refused := self._refused(formats):
-            return Made({"formats": {}}, refused)
+            return {"formats": {}}, refused
         _logger.info("writing and comparing %s", ", ".join(formats))
         beside = None if files.is_url(self._folder) else os.path.dirname(self._folder)
         made: dict[str, dict[str, Any]] = {}
@@ -105,7 +100,7 @@ class Formats:
                 for file in (export.CONTRACT, *(export.FORMAT_FILES[name] for name in made if name != "saved_model")):
                     files.copy(files.join(work, file), files.join(self._folder, file))
         examples = sum(len(next(iter(batch.values()))) for batch in self._inputs)
-        return Made({"examples": examples, "formats": made}, failures)
+        return {"examples": examples, "formats": made}, failures
 
     def _refused(self, formats: Sequence[str]) -> dict[str, str]:
         """Returns why formats cannot be written, before any is."""

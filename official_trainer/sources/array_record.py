@@ -6,7 +6,6 @@ Owns: reading them with the library `array_record`, and what it says about damag
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import Any, ClassVar
@@ -14,7 +13,6 @@ from typing import Any, ClassVar
 from official_trainer.config import SourceConfig
 from official_trainer.errors import first_line
 from official_trainer.inputs import DataError, Source
-from official_trainer.shown import first_few
 from official_trainer.sources import paths
 from official_trainer.sources.records import RecordFiles
 
@@ -30,7 +28,8 @@ class ArrayRecordConfig(SourceConfig):
     `tf.train.Example`; `transforms` in Python, such as JSON.
 
     Attributes:
-      files: path or pattern of local files, or a list of them; written with `group_size:1`.
+      files: path or pattern of local files, or a list of them; written with `group_size:1`, or else reading a record
+        decodes the whole group that it is in.
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = ("array_record",)
@@ -44,14 +43,7 @@ class ArrayRecordConfig(SourceConfig):
     def build(self) -> Source:
         found = paths.find(self.files)
         with futures.ThreadPoolExecutor(_THREADS) as pool:
-            counts, options = zip(*pool.map(_opened, found), strict=True)
-        grouped = [
-            path for path, text in zip(found, options, strict=True) if not re.search(r"group_size:1\b", text or "")
-        ]
-        if grouped:
-            what = f"{first_few(grouped)}: reading a record decodes the whole group that it is in"
-            paths.say_once(f"{what}; write the file with group_size:1", is_warning=True)
-        return ArrayRecordSource(found, counts, _reader)
+            return ArrayRecordSource(found, list(pool.map(_count, found)), _reader)
 
 
 class ArrayRecordSource(RecordFiles):
@@ -72,8 +64,8 @@ def _reader(path: str) -> Any:
     return array_record_module.ArrayRecordReader(path, _OPTIONS, file_reader_buffer_size=32 << 10)
 
 
-def _opened(path: str) -> tuple[int, str]:
-    """Returns the number of records in a file, and with which options it was written.
+def _count(path: str) -> int:
+    """Returns the number of records in a file.
 
     Raises:
       DataError: it is damaged. The library then says that it has no record.
@@ -83,7 +75,8 @@ def _opened(path: str) -> tuple[int, str]:
         if not reader.ok():
             reader.read([0])
             raise RuntimeError("the file is not ok")  # without a reason, where it was cut to exactly 64 KiB
-        return reader.num_records(), reader.writer_options_string()
+        count: int = reader.num_records()
+        return count
     except RuntimeError as error:
         what = "its end, which says where records are, cannot be read; it is damaged, or no ArrayRecord file"
         said = f"{path}: {what}; write or copy it again. array_record says: {first_line(error)}"

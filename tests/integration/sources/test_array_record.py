@@ -45,13 +45,6 @@ def test_examples_of_tensorflow_are_parsed(tmp_path):
     assert found == [[0, 1, 2], [3, 4]]
 
 
-def test_groups_of_records_are_said(tmp_path, caplog):
-    """N41: they read right, and slowly."""
-    write_array_records(tmp_path, COUNT, options="group_size:4")
-    assert build(tmp_path).take([5, 11]).tolist() == [record_of(5), record_of(11)]
-    assert "reading a record decodes the whole group that it is in" in caplog.text
-
-
 def test_an_empty_file_has_no_record(tmp_path):
     """N41: and is not taken for a damaged one."""
     write_array_records(tmp_path, 0, files=1)

@@ -3,6 +3,7 @@
 import concurrent.futures
 import itertools
 import os
+import pickle
 import threading
 from pathlib import Path
 
@@ -37,56 +38,50 @@ def evaluated(source, batch=8):
         raise context.failure() from None
 
 
+IDS = list(range(40))
+COLUMNS = {
+    "i8": (pa.array(IDS, pa.int8()), "int8", ()),
+    "u64": (pa.array(IDS, pa.uint64()), "uint64", ()),
+    "f16": (pa.array(np.arange(40, dtype=np.float16)), "float16", ()),
+    "f64": ([each / 3 for each in IDS], "float64", ()),
+    "flag": ([each % 3 == 0 for each in IDS], "bool", ()),
+    "text": ([f"é{each}" for each in IDS], "object", ()),
+    "bytes": ([b"\0%d\0" % each for each in IDS], "object", ()),
+    "word": (pa.array(["a", "b"] * 20).dictionary_encode(), "object", ()),
+    "list": (pa.array([[each, -each] for each in IDS], pa.list_(pa.int16())), "int16", (2,)),
+    "fixed": (pa.array([[each] * 3 for each in IDS], pa.list_(pa.float32(), 3)), "float32", (3,)),
+    "deep": (pa.array([[[each, 1], [2, 3]] for each in IDS], pa.list_(pa.list_(pa.int32()))), "int32", (2, 2)),
+}
+
+
 def test_values_keep_their_types(tmp_path):
-    """N41: numbers, text, lists, structs, dictionaries; in any order, over files and row groups."""
-    count = 40
-    ids = list(range(count))
-    data = {
-        "i8": pa.array(ids, pa.int8()),
-        "u64": pa.array(ids, pa.uint64()),
-        "f16": pa.array(np.arange(count, dtype=np.float16)),
-        "f64": [each / 3 for each in ids],
-        "flag": [each % 3 == 0 for each in ids],
-        "text": [f"é{each}" for each in ids],
-        "bytes": [b"\0%d\0" % each for each in ids],
-        "word": pa.array(["a", "b"] * (count // 2)).dictionary_encode(),
-        "list": pa.array([[each, -each] for each in ids], pa.list_(pa.int16())),
-        "fixed": pa.array([[each] * 3 for each in ids], pa.list_(pa.float32(), 3)),
-        "deep": pa.array([[[each, 1], [2, 3]] for each in ids], pa.list_(pa.list_(pa.int32()))),
-        "struct": pa.array([{"a": each, "b": {"c": [str(each)] * 2}} for each in ids]),
-    }
-    path = written(tmp_path / "a.parquet", data, row_group_size=7)
-    order = np.random.RandomState(0).permutation(count).tolist()
-    batch = build(path).take(order)
-    types = {name: (str(value.dtype), value.shape[1:]) for name, value in batch.items() if name != "struct"}
-    assert types == {
-        "i8": ("int8", ()),
-        "u64": ("uint64", ()),
-        "f16": ("float16", ()),
-        "f64": ("float64", ()),
-        "flag": ("bool", ()),
-        "text": ("object", ()),
-        "bytes": ("object", ()),
-        "word": ("object", ()),
-        "list": ("int16", (2,)),
-        "fixed": ("float32", (3,)),
-        "deep": ("int32", (2, 2)),
+    """N41: numbers, text, lists, structs, dictionaries; in any order, over row groups, after pickling."""
+    data = {name: column for name, (column, *_) in COLUMNS.items()}
+    data["struct"] = pa.array([{"a": each, "b": {"c": [str(each)] * 2}} for each in IDS])
+    source = build(written(tmp_path / "a.parquet", data, row_group_size=7))
+    order = np.random.RandomState(0).permutation(40).tolist()
+    batch = pickle.loads(pickle.dumps(source)).take(order)
+    struct = batch.pop("struct")
+    assert {name: (str(value.dtype), value.shape[1:]) for name, value in batch.items()} == {
+        name: (dtype, shape) for name, (_, dtype, shape) in COLUMNS.items()
     }
     assert batch["u64"].tolist() == order and batch["f64"].tolist() == [each / 3 for each in order]
     assert batch["text"].tolist() == [f"é{each}".encode() for each in order]
     assert batch["bytes"].tolist() == [b"\0%d\0" % each for each in order]
     assert batch["deep"][:, 0].tolist() == [[each, 1] for each in order]
-    assert batch["struct"]["a"].tolist() == order
-    assert batch["struct"]["b"]["c"].tolist() == [[str(each).encode()] * 2 for each in order]
+    assert struct["a"].tolist() == order and struct["b"]["c"].tolist() == [[str(each).encode()] * 2 for each in order]
 
 
-def test_row_groups_are_shuffled_and_decoded_once(tmp_path, monkeypatch):
+@pytest.fixture
+def decoded(monkeypatch):
+    """The row groups that are decoded, as they come."""
+    found, read = [], pq.ParquetFile.read_row_group
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda self, *a, **k: found.append(a) or read(self, *a, **k))
+    return found
+
+
+def test_row_groups_are_shuffled_and_decoded_once(tmp_path, decoded):
     """N41: an epoch decodes each row group once, although threads ask for the same at the same time."""
-    decoded = []
-    read = pq.ParquetFile.read_row_group
-    monkeypatch.setattr(
-        pq.ParquetFile, "read_row_group", lambda self, *a, **k: decoded.append(a) or read(self, *a, **k)
-    )
     written(tmp_path / "a.parquet", tables.table(4000), row_group_size=100)
     source = build(tmp_path / "a.parquet")
     params = DataConfig(global_batch_size=50, is_training=True, shuffle_buffer_size=300, workers=4)
@@ -96,13 +91,8 @@ def test_row_groups_are_shuffled_and_decoded_once(tmp_path, monkeypatch):
     assert 40 <= len(decoded) <= 40 + 40  # those of the next epoch are read ahead
 
 
-def test_few_row_groups_are_held(tmp_path, monkeypatch):
+def test_few_row_groups_are_held(tmp_path, decoded):
     """N41: memory is bounded by what is expected, not by the files."""
-    decoded = []
-    read = pq.ParquetFile.read_row_group
-    monkeypatch.setattr(
-        pq.ParquetFile, "read_row_group", lambda self, *a, **k: decoded.append(a) or read(self, *a, **k)
-    )
     written(tmp_path / "a.parquet", tables.table(1000), row_group_size=100)
     source = build(tmp_path / "a.parquet")
     source.expect(200)

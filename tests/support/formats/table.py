@@ -103,9 +103,9 @@ def tried(run_dir, sets):
         folder = files.join(work, str(step))
         export.save(folder, trainer.task, trainer.model, step=step)
         formats = Formats(trainer, folder, job.config.trainer.export.max_difference)
-        made = formats.write([name for name in FORMATS if not found[name]])
-    found |= {name: f"no: {why}" for name, why in made.failures.items()}
-    for name, row in made.record["formats"].items():
+        record, failures = formats.write([name for name in FORMATS if not found[name]])
+    found |= {name: f"no: {why}" for name, why in failures.items()}
+    for name, row in record["formats"].items():
         found[name] = cell_of(row)
     return found
 

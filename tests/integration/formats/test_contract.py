@@ -1,4 +1,4 @@
-"""`contract.json`, without TensorFlow: where it is, which inputs it refuses."""
+"""`contract.json`: where it is, which inputs it refuses."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_a_contract_is_beside_the_file(tmp_path):
         ({"image": FITS.astype("int64")}, "the input 'image' is float32 .* by its contract, and the data give int64"),
         (
             {"image": FITS[:, :4]},
-            r"'image' is float32 \[any, 8, 8\] by its contract, and the data give float32 \[2, 4, 8",
+            r"'image' is float32 \[None, 8, 8\] by its contract, and the data give float32 \[2, 4, 8",
         ),
         ({"image": np.array(["a"])}, "and the data give string"),
     ],
