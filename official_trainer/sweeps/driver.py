@@ -347,7 +347,8 @@ def environments(parallel: int, environ: Mapping[str, str]) -> list[dict[str, st
     if not gpus:
         return [{} for _ in range(parallel)]
     share = max(1, len(gpus) // parallel)
-    given = {GIVEN_GPUS: str(min(given_gpus(environ)[0], share))} if given_gpus(environ)[0] else {}
+    count = given_gpus(environ)
+    given = {GIVEN_GPUS: str(min(count, share))} if count else {}
     firsts = [slot * share % len(gpus) for slot in range(parallel)]
     return [{VISIBLE_GPUS: ",".join(gpus[first : first + share]), **given} for first in firsts]
 

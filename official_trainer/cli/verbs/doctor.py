@@ -41,10 +41,13 @@ REQUIREMENTS = (
     "google-crc32c>=1.6,<2",
     "importlib-resources>=6,<8",
     "lazy-loader>=0.6,<1",
+    "matplotlib>=3.9,<4",
+    "pandas>=2.2,<4",
     "pyyaml>=6.0.1,<7",
     "rich>=13.7,<16",
     "scikit-learn>=1.5,<2",
     "setuptools>=78.1.1,<80.9",
+    "tabulate>=0.9,<1",
     "tensorboard>=2.20,<2.23",
 )
 """The dependencies of pyproject.toml, repeated here because a checkout may not be installed."""
