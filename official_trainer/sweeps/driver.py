@@ -199,7 +199,9 @@ class Driver:
             self._start(work)
 
     def _start(self, work: Work) -> None:
-        argv = self._plan.command("train", self._run_directory(work), self._plan.space.overrides(work.trial.params))
+        argv = self._plan.experiment.command(
+            "train", self._run_directory(work), self._plan.space.overrides(work.trial.params)
+        )
         output = files.join(self._directory(work.trial.number), OUTPUT)
         work.process = ForkedProcess(argv, environ={**os.environ, **self._environs[work.slot]}, output=output)
 

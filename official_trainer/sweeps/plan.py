@@ -35,46 +35,6 @@ EXHAUSTIVE = "BruteForceSampler"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a sweep does.
-
-    Attributes:
-      directory: of the sweep.
-      config: the file of the sweep.
-      space: what is drawn.
-      objective: what trials are compared by.
-      total: how many trials are to count.
-      identity: what may not change while the sweep lasts; `trials` and `parallel` may.
-      command: returns the command of a verb, a module and its arguments, for a run directory and overrides.
-      ready: returns the config with overrides, if `train` would take it.
-      grace_seconds: how long a trial may save after a signal.
-    """
-
-    directory: str
-    config: SweepConfig
-    space: Space
-    objective: Objective
-    total: int
-    identity: Mapping[str, Any]
-    command: Callable[[str, str, Sequence[str]], Sequence[str]]
-    ready: Resolve
-    grace_seconds: float
-
-    @property
-    def is_exhaustive(self) -> bool:
-        """Whether each combination comes once, also one that fails."""
-        return self.config.sampler_class == EXHAUSTIVE
-
-    def refusal(self, values: Mapping[str, Value]) -> str:
-        """Returns why the experiment does not take values together; empty if it does."""
-        try:
-            self.ready(self.space.overrides(values))
-        except ConfigError as error:
-            return dataclasses.replace(error.problems[0], origin=None).message
-        return ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """An experiment that is swept.
 
@@ -103,6 +63,51 @@ class Experiment:
         check_ready(Job(experiment=self.name, resolved=resolved, model_dir=place, mode="train_and_eval", gin=self.gin))
         return resolved
 
+    def command(self, verb: str, folder: str, sets: Sequence[str]) -> list[str]:
+        """Returns the command of a verb, a module and its arguments, for a run directory and overrides."""
+        return ["official_trainer", verb, *self.words(verb, files.absolute(folder), sets)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a sweep does.
+
+    Attributes:
+      experiment: what is swept.
+      config: the file of the sweep.
+      space: what is drawn.
+      objective: what trials are compared by.
+      total: how many trials are to count.
+      identity: what may not change while the sweep lasts; `trials` and `parallel` may.
+      grace_seconds: how long a trial may save after a signal.
+    """
+
+    experiment: Experiment
+    config: SweepConfig
+    space: Space
+    objective: Objective
+    total: int
+    identity: Mapping[str, Any]
+    grace_seconds: float
+
+    @property
+    def directory(self) -> str:
+        """The directory of the sweep."""
+        return self.experiment.directory
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether each combination comes once, also one that fails."""
+        return self.config.sampler_class == EXHAUSTIVE
+
+    def refusal(self, values: Mapping[str, Value]) -> str:
+        """Returns why the experiment does not take values together; empty if it does."""
+        try:
+            self.experiment.ready(self.space.overrides(values))
+        except ConfigError as error:
+            return dataclasses.replace(error.problems[0], origin=None).message
+        return ""
+
 
 def planned(experiment: Experiment, settings: Resolved) -> Plan:
     """Returns what a sweep does.
@@ -128,18 +133,12 @@ def planned(experiment: Experiment, settings: Resolved) -> Plan:
     gin = [str(source) for source in experiment.gin.sources] if experiment.gin else []
     identity = {"experiment": experiment.name, "sweep": described, "config": flat(resolved.config), "gin": gin}
     return Plan(
-        directory=experiment.directory,
+        experiment=experiment,
         config=config,
         space=space,
         objective=objective,
         total=total,
         identity=json.loads(json.dumps(identity)),
-        command=lambda verb, folder, sets: [
-            "official_trainer",
-            verb,
-            *experiment.words(verb, files.absolute(folder), sets),
-        ],
-        ready=experiment.ready,
         grace_seconds=resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS,
     )
 

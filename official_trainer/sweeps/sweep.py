@@ -58,7 +58,7 @@ def run(plan: Plan, shown: Shown) -> optuna.Study:
                     shown.say("trying one step and one evaluation")
                     metrics = [f"--metric={metric}" for metric in plan.objective.directions]
                     place = files.join(plan.directory, rehearsal.PLACE)
-                    rehearsal.rehearse([*plan.command("check", place, ()), *metrics], plan.directory)
+                    rehearsal.rehearse([*plan.experiment.command("check", place, ()), *metrics], plan.directory)
                 name = _describe(plan, path)
                 created = study.create(study.storage_of(plan.directory, plan.config.storage), name, plan.objective)
             Driver(plan, Draws(created, plan.space, plan.config), shown).run()
