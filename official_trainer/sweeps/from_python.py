@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    experiment: str,
-    space: Mapping[str, Any],
-    *,
-    model_dir: str,
-    config_file: str = "",
-    quiet: bool = False,
-    **settings: Any,
+    experiment: str, space: Mapping[str, Any], *, model_dir: str, config_file: str = "", **settings: Any
 ) -> optuna.Study:
     """Trains an experiment many times with values drawn from a space, as the verb `sweep` does.
 
@@ -37,7 +31,6 @@ def sweep(
       space: field → its distribution, as in the file of a sweep.
       model_dir: the directory of the sweep.
       config_file: a file with changes of the experiment; empty for none.
-      quiet: whether only warnings are printed.
       settings: the other fields of the file of a sweep, such as `trials=20` or `objective={"metric": "loss"}`.
 
     Returns:
@@ -50,8 +43,7 @@ def sweep(
     """
     from official_trainer.sweeps import plan, shown, sweep
 
-    frame = inspect.currentframe()
-    if frame is not None and frame.f_back is not None and frame.f_back.f_globals["__name__"] == "__mp_main__":
+    if inspect.stack()[1].frame.f_globals["__name__"] == "__mp_main__":  # as multiprocessing calls it in a trial
         raise SweepError('a trial imports this script: write `if __name__ == "__main__":` above the call of sweep')
     base, given = registry.get_config(experiment, registry.find_workspace()), [config_file] if config_file else []
 
@@ -67,4 +59,4 @@ def sweep(
     directory = os.path.expanduser(os.fspath(model_dir))
     swept = plan.Experiment(name=experiment, directory=directory, resolve=resolve, words=words)
     planned = plan.planned(swept, resolved)
-    return sweep.run(planned, shown.Shown(planned.config.space, planned.objective, quiet=quiet))
+    return sweep.run(planned, shown.Shown(planned.config.space, planned.objective))

@@ -6,14 +6,10 @@ Does not own: writing a study (`driver.py`), tables (`shown.py`).
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from official_trainer import files
 from official_trainer.sweeps.settings import SweepError
-
-LEAST_TRIALS = 10
-"""With fewer complete trials, chance says more than a field."""
 
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 
@@ -34,20 +30,22 @@ def summary(directory: str) -> dict[str, Any]:
     Raises:
       SweepError: no sweep is there, it cannot be read, or Optuna is not installed.
     """
-    described, study = identity(directory), opened(directory)
+    described, kept = identity(directory), opened(directory)
+    from official_trainer.sweeps import study
+
     trials = []
-    for trial in study.get_trials(deepcopy=False):
+    for trial in kept.get_trials(deepcopy=False):
         run = f"trials/{trial.number}/run"
         facts = {"number": trial.number, "state": STATES[trial.state.name], "values": trial.values}
         is_there = files.exists(files.join(directory, run, files.RUN_FILE))
         trials.append(facts | {"params": values_of(trial), "run": run if is_there else None})
-    metrics = zip(described["sweep"]["objective"]["directions"], study.directions, strict=True)
+    metrics = zip(described["sweep"]["objective"]["directions"], kept.directions, strict=True)
     states = [trial["state"] for trial in trials]
     return {
         "objectives": [{"metric": name, "direction": direction.name.lower()} for name, direction in metrics],
         "counts": {state: states.count(state) for state in STATES.values() if state in states},
-        "best": best(study),
-        "importance": importance(study),
+        "best": best(kept),
+        "importance": study.importance(kept),
         "trials": trials,
     }
 
@@ -96,21 +94,3 @@ def best(study: Any) -> list[int]:
     if len(study.directions) > 1:
         return [trial.number for trial in study.best_trials]
     return [study.best_trial.number] if complete else []
-
-
-def importance(study: Any) -> dict[str, float] | None:
-    """Returns the share of each field, which add up to 1, the largest first; None if too few trials tell."""
-    import optuna
-
-    complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
-    if len(complete) < LEAST_TRIALS:
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the evaluator may change
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        target = None if len(study.directions) == 1 else lambda trial: trial.values[0]
-        try:
-            shares = optuna.importance.get_param_importances(study, evaluator=evaluator, target=target)
-        except (RuntimeError, ValueError):  # all trials have the same values
-            return None
-    return dict(shares) or None

@@ -32,6 +32,9 @@ from official_trainer.sweeps.space import Space
 
 JOURNAL = "study.log"
 MOST_COMBINATIONS = 1000
+LEAST_TRIALS = 10
+"""With fewer complete trials, chance says more than a field."""
+
 WORDS = {"max": "maximize", "min": "minimize"}
 """Each direction, as Optuna calls it."""
 
@@ -185,6 +188,26 @@ def load(directory: str, name: str, storage: str) -> optuna.Study:
             return optuna.load_study(study_name=name, storage=opened)
     except KeyError as error:
         raise SweepError(f"{storage or path} has no study {name!r}; put a good copy back") from error
+
+
+def importance(study: optuna.Study) -> dict[str, float] | None:
+    """Returns the share of each field, which add up to 1, the largest first; None if too few trials tell."""
+    complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+    if len(complete) < LEAST_TRIALS:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the evaluator may change
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        target = None if len(study.directions) == 1 else _first_value
+        try:
+            shares = optuna.importance.get_param_importances(study, evaluator=evaluator, target=target)
+        except (RuntimeError, ValueError):  # all trials have the same values
+            return None
+    return dict(shares) or None
+
+
+def _first_value(trial: optuna.trial.FrozenTrial) -> float:
+    return trial.values[0]
 
 
 def rehearse(config: SweepConfig, space: Space, objective: Objective) -> None:

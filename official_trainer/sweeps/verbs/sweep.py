@@ -86,12 +86,12 @@ def _show(directory: str, arguments: argparse.Namespace) -> None:
 
 
 def _print_table(directory: str) -> None:
-    from official_trainer.sweeps import results, shown
+    from official_trainer.sweeps import results, shown, study
 
-    study = results.opened(directory)
+    kept = results.opened(directory)
     width = terminal.table_width() or _WIDTH
-    shown.print_table(results.identity(directory), study, results.best(study), width)
-    if (shares := results.importance(study)) is not None:
+    shown.print_table(results.identity(directory), kept, results.best(kept), width)
+    if (shares := study.importance(kept)) is not None:
         names = shown.names_of(shares)
         listed = ", ".join(f"{names[path]} {share:.0%}" for path, share in shares.items())
         terminal.show(f"what matters: {listed}")

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from official_trainer.sweeps import results
-from official_trainer.sweeps.results import LEAST_TRIALS
 from official_trainer.sweeps.settings import SweepError
+from official_trainer.sweeps.study import LEAST_TRIALS
 from tests.support.sweeps.written import RATE, SPACE, trial, write_run, write_sweep
 
 
