@@ -196,8 +196,4 @@ def suggestion(resolved: Resolved, rate: float) -> str:
         return format_override(f"{place}.learning_rate", rate)
     if kind in ("exponential", "polynomial", "cosine"):
         return format_override(f"{place}.initial_learning_rate", rate)
-    values = getattr(schedule.get(), "values", None) if kind is not None else None
-    if values and max(values) > 0:
-        scaled = tuple(float(f"{value * rate / max(values):.3g}") for value in values)
-        return format_override(f"{place}.values", scaled)
     return f"a peak of {rate:g} for the schedule in {_SCHEDULE}"

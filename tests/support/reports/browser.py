@@ -62,14 +62,8 @@ class Watched:
         return self.page.evaluate(
             """(number) => {
                 const canvas = document.querySelectorAll("#charts .card")[number].querySelector("canvas");
-                const copy = document.createElement("canvas");
-                Object.assign(copy, { width: canvas.width, height: canvas.height });
-                const context = copy.getContext("2d", { willReadFrequently: true });
-                context.drawImage(canvas, 0, 0);
-                const { data } = context.getImageData(0, 0, copy.width, copy.height);
-                let drawn = 0;
-                for (let i = 3; i < data.length; i += 4) drawn += data[i] > 0;
-                return drawn;
+                const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+                return data.filter((value, i) => i % 4 === 3 && value > 0).length;
             }""",
             chart,
         )

@@ -162,6 +162,38 @@ def by_a_rule(folder):
 
 # Files that are damaged, or not there.
 
+FILES = {
+    "without_metrics": {"metrics.jsonl": None},
+    "empty_metrics": {"metrics.jsonl": b""},
+    "half_a_record": {"run.json": b'{"run_id": "a", "experiment": '},
+    "without_config": {PARAMS_FILE: None},
+    "damaged_config": {PARAMS_FILE: b"# experiment: digits\ntrainer:\n  \xff\xfe: [1\n train_steps: {\n"},
+}
+"""Runs of which a file holds something else, or is not there."""
+
+OTHERS = {"checkpoints_alone": "ckpt-7.index", "no_run": "notes.md", "empty": None}
+"""Folders with a single file, or none."""
+
+
+def with_files(folder, contents):
+    """A run that is done, with other contents of files; None for a file that is not there."""
+    write_run(folder)
+    for name, content in contents.items():
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_bytes(content)
+
+
+def with_one_file(folder, name):
+    folder.mkdir()
+    if name is not None:
+        (folder / name).touch()
+
+
+def changed_record(folder):
+    write_run(folder)
+    change(folder, steps=3, best=[1], time={"total": "x"}, started=4, final_metrics="x", versions=[], input=2)
+
 
 def damaged_rows(folder):
     write_run(folder)
@@ -170,29 +202,10 @@ def damaged_rows(folder):
     (folder / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
 
 
-def without_metrics(folder):
+def unreadable_metrics(folder):
     write_run(folder)
     (folder / "metrics.jsonl").unlink()
-
-
-def empty_metrics(folder):
-    write_run(folder)
-    (folder / "metrics.jsonl").write_text("")
-
-
-def unreadable_metrics(folder):
-    without_metrics(folder)
     (folder / "metrics.jsonl").mkdir()
-
-
-def half_a_record(folder):
-    write_run(folder)
-    (folder / "run.json").write_text((folder / "run.json").read_text()[:50])
-
-
-def changed_record(folder):
-    write_run(folder)
-    change(folder, steps=3, best=[1], time={"total": "x"}, started=4, final_metrics="x", versions=[], input=2)
 
 
 def numbers_out_of_range(folder):
@@ -205,16 +218,6 @@ def numbers_out_of_range(folder):
     change(folder, steps=steps, time={"attempts": [{"verdict": 5}], "total": total}, best=best)
     row = '{"step": %d, "split": "validation", "time": %d, "accuracy": %s}'
     append(folder, row % (-3, 5, 1), row % (10**400, 5, 1), row % (50, 10**400, 10**400), row % (60, -1, 1e308), "")
-
-
-def without_config(folder):
-    write_run(folder)
-    (folder / PARAMS_FILE).unlink()
-
-
-def damaged_config(folder):
-    write_run(folder)
-    (folder / PARAMS_FILE).write_bytes(b"# experiment: digits\ntrainer:\n  \xff\xfe: [1\n train_steps: {\n")
 
 
 def damaged_checkpoint(folder):
@@ -246,20 +249,6 @@ def garden(folder):
     board.close()
 
 
-def checkpoints_alone(folder):
-    folder.mkdir()
-    (folder / "ckpt-7.index").touch()
-
-
-def no_run(folder):
-    folder.mkdir()
-    (folder / "notes.md").write_text("# Notes\n")
-
-
-def empty(folder):
-    folder.mkdir()
-
-
 def sweep(folder):
     """The runs of two complete trials, of one that was pruned and of one that failed."""
     for number, make in enumerate((write_run, write_run, pruned, KINDS["failed"])):
@@ -271,13 +260,17 @@ def nested(folder):
     write_run(folder / "group" / "two", seed=2)
 
 
-KINDS = {name: functools.partial(write_run, **options) for name, options in STATES.items()} | {
-    make.__name__: make
-    for make in (
-        *(running, died, pruned, not_finite, restarted, with_evaluator, by_a_rule, damaged_rows, without_metrics),
-        *(empty_metrics, unreadable_metrics, half_a_record, changed_record, numbers_out_of_range, without_config),
-        *(damaged_config, damaged_checkpoint, damaged_events, garden, checkpoints_alone, no_run, empty, sweep, nested),
-    )
+KINDS = {
+    **{name: functools.partial(write_run, **options) for name, options in STATES.items()},
+    **{name: functools.partial(with_files, contents=contents) for name, contents in FILES.items()},
+    **{name: functools.partial(with_one_file, name=file) for name, file in OTHERS.items()},
+    **{
+        make.__name__: make
+        for make in (
+            *(running, died, pruned, not_finite, restarted, with_evaluator, by_a_rule, damaged_rows, changed_record),
+            *(unreadable_metrics, numbers_out_of_range, damaged_checkpoint, damaged_events, garden, sweep, nested),
+        )
+    },
 }
 HOSTILE = {
     "<script>alert('x')<": functools.partial(write_run, experiment="<img src=x>"),

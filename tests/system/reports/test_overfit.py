@@ -48,10 +48,6 @@ def test_a_model_that_learns(tmp_path, capsys):
     assert 2 < int(steps) <= 1000
     assert "accuracy 1\nmodel and loss can learn" in out
     assert not list(tmp_path.iterdir())
-
-
-def test_it_ends_when_the_run_would(tmp_path, capsys):
-    """N36: `trainer.train_steps` is the most, also where the batches do not divide it."""
     assert overfit("undropped_run", *EASY, "trainer.train_steps=7", folder=tmp_path) == 1
     assert "2 batches, 7 steps: loss" in capsys.readouterr().err
 

@@ -79,25 +79,23 @@ def test_all_kinds_of_directories_have_all_parts_and_a_word_about_what_is_not_kn
         assert (kind not in known | {"damaged_checkpoint"}) == bool(run.notes), (kind, run.notes)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("donn", "there is no folder donn; did you mean done?"),
-        ("", "the name of the run directory is empty: is a variable not set?"),
-        ("gs://bucket/run", "gs://bucket/run: only local run directories are read; mount the bucket, or copy the run"),
-        ("no_run", "no_run holds no run, but notes.md; `reports.open_all` finds those in folders below it"),
-        ("empty", "empty holds no run, but nothing; `reports.open_all` finds those in folders below it"),
-        ("done/run.json", "done/run.json cannot be listed: Not a directory; name a run directory"),
-    ],
-)
-def test_what_is_not_a_run(tmp_path, monkeypatch, path, message):
+def test_what_is_not_a_run(tmp_path, monkeypatch):
     """N29: the message says what is there instead."""
     monkeypatch.chdir(tmp_path)
     for name in ("done", "no_run", "empty"):
         kinds.KINDS[name](tmp_path / name)
-    with pytest.raises(reports.NoRunError) as caught:
-        reports.open(path)
-    assert str(caught.value) == message
+    other = "holds no run, but {}; `reports.open_all` finds those in folders below it"
+    for path, message in {
+        "donn": "there is no folder donn; did you mean done?",
+        "": "the name of the run directory is empty: is a variable not set?",
+        "gs://b/run": "gs://b/run: only local run directories are read; mount the bucket, or copy the run",
+        "no_run": f"no_run {other.format('notes.md')}",
+        "empty": f"empty {other.format('nothing')}",
+        "done/run.json": "done/run.json cannot be listed: Not a directory; name a run directory",
+    }.items():
+        with pytest.raises(reports.NoRunError) as caught:
+            reports.open(path)
+        assert str(caught.value) == message
 
 
 def test_a_model_of_an_experiment_that_is_not_known(make):

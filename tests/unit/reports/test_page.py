@@ -99,21 +99,15 @@ def test_of_many_runs_the_best_and_those_that_run_are_in_colour(tmp_path):
     assert found["runs_about"] == "Tick a run to see it in the charts."
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda folder: None, r"no run in .*: it is empty; name run directories, a folder of them, or a sweep"),
-        (lambda folder: (folder / "notes").write_text(""), r"no run in .*: it holds other files; name"),
-    ],
-)
-def test_a_folder_without_a_run_is_refused(tmp_path, make, message):
+def test_a_folder_without_a_run_is_refused(tmp_path):
     """N22: a page of nothing is an error that says what is there."""
-    make(tmp_path)
-    with pytest.raises(NoRunError, match=message):
-        held(tmp_path)
-    (tmp_path / "other").mkdir()
-    with pytest.raises(NoRunError, match="they hold none"):
-        held(tmp_path, tmp_path / "other")
+    folders = [tmp_path / name for name in ("void", "other")]
+    for folder in folders:
+        folder.mkdir()
+    (folders[1] / "notes").touch()
+    for named, why in ((folders[:1], "it is empty; name run"), (folders[1:], "it holds other"), (folders, "they hold")):
+        with pytest.raises(NoRunError, match=f"no run in .*: {why}"):
+            held(*named)
 
 
 # The file.
@@ -165,23 +159,19 @@ def test_the_policy_allows_this_pages_own_script_and_style_alone(tmp_path):
     assert not re.search(r"url\(|@import", style)
 
 
-def test_text_of_a_run_is_text(tmp_path):
-    """N22, N34: a run named `<script>` is text, in the title, in the words and in the data."""
+def test_text_of_a_run_is_text_and_numbers_are_strict_json(tmp_path):
+    """N22, N34: a run named `<script>` is text everywhere; NaN is a gap in curves and a word in tables."""
     name = "<script>alert(1)<!--"
     kinds.write_run(tmp_path / name, experiment="</script><img src=x onerror=alert(1)>", error="</title>", code=1)
+    row = '{"step": 45, "split": "train", "time": 1, "training_loss": "NaN", "learning_rate": "Infinity"}'
+    kinds.append(tmp_path / name, row, "")
+    kinds.change(tmp_path / name, best={"metric": "accuracy", "value": "NaN", "step": 20})
     text = page.render(held(tmp_path / name))
     found = Reader(text)
     assert [tag for tag, _ in found.tags if tag in ("script", "img")] == ["script", "script"]
     assert "<script>alert" not in text and "<!--" not in text.removeprefix("<!DOCTYPE html>")
-    (run,) = json.loads(found.texts["script"][0])["runs"]
+    data = json.loads(found.texts["script"][0], parse_constant=lambda word: pytest.fail(word))
+    (run,) = data["runs"]
     assert (run["name"], run["experiment"]) == (name, "</script><img src=x onerror=alert(1)>")
-
-
-def test_numbers_that_are_not_finite_are_strict_json(tmp_path):
-    """N22: NaN and infinity are gaps in curves and words in tables, never invalid JSON."""
-    kinds.not_finite(tmp_path / "run")
-    kinds.change(tmp_path / "run", best={"metric": "accuracy", "value": "NaN", "step": 20})
-    data = Reader(page.render(held(tmp_path / "run"))).texts["script"][0]
-    found = json.loads(data, parse_constant=lambda word: pytest.fail(word))
-    assert found["runs"][0]["best"] == "NaN"
-    assert None in next(chart for chart in found["charts"] if chart["name"] == "loss")["curves"][0]["y"]
+    assert run["best"] == "NaN"
+    assert None in next(chart for chart in data["charts"] if chart["name"] == "loss")["curves"][0]["y"]

@@ -232,8 +232,8 @@ def test_two_equal_runs_and_two_with_nothing_in_common(tmp_path, capsys):
     """N22: equal runs are so to the bit, also in NaN; a config that is not known is equal to none."""
     kinds.not_finite(tmp_path / "a")
     kinds.not_finite(tmp_path / "b")
-    kinds.without_metrics(tmp_path / "c")
-    kinds.without_config(tmp_path / "d")
+    kinds.KINDS["without_metrics"](tmp_path / "c")
+    kinds.KINDS["without_config"](tmp_path / "d")
     text = shown(capsys, "a", "b")
     assert "no field differs" in text and "\nRun\n" not in text
     assert "nowhere: all numbers of the 5 steps that both recorded are equal, every bit" in text

@@ -64,7 +64,6 @@ def test_flags_of_the_search(trained):
     [
         ("--steps=5", "--steps=5: expected a number from 20"),
         ("--lowest=x", "--lowest=x: expected a rate above 0, such as 1e-07"),
-        ("--highest=-1", "--highest=-1: expected a rate above 0, such as 10"),
         ("--lowest=20", "--lowest=20: must be below --highest=10"),
         ("--output=", "--output is empty: is a variable not set?"),
     ],
