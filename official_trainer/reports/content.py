@@ -41,13 +41,14 @@ def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
       NoRunError: a folder is not there or cannot be listed, or there is no run.
     """
     found = _found(paths, now_seconds)
-    metric, direction = next(iter(measures.deciding(found, paths).items()), (None, None))
+    summaries = [sweep_figures.summary(path) for path in paths]
+    summary = summaries[0] if len(paths) == 1 else None
+    metric, direction = next(iter(measures.deciding(found, summaries).items()), (None, None))
     runs = [(entry, _run(entry, metric, direction)) for entry in found]
     runs.sort(key=lambda run: _rank(run[1], direction))
     found, rows = [entry for entry, _ in runs], [{"id": place, **row} for place, (_, row) in enumerate(runs)]
     chosen = _highlighted(found)
     charts, about_curves = curves.chart(found, chosen, metric)
-    summary = sweep_figures.summary(paths[0]) if len(paths) == 1 else None
     folder = os.path.commonpath([os.path.abspath(os.path.dirname(row["directory"])) for row in rows])
     made, version = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC), "from a source tree"
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):

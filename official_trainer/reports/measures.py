@@ -82,16 +82,15 @@ class Measure:
         return max(numbers) if self.direction == "max" else min(numbers)
 
 
-def deciding(entries: Iterable[Entry], places: Iterable[str]) -> dict[str, Direction | None]:
+def deciding(entries: Iterable[Entry], summaries: Iterable[Mapping[str, Any] | None]) -> dict[str, Direction | None]:
     """Returns the metrics that decide which run is the best, and which of their values are better.
 
     Args:
       entries: runs, whose configs name such a metric.
-      places: folders, of which those of sweeps name others; these are the first.
+      summaries: what `sweep_figures.summary` returns for their folders; the metrics of sweeps are the first.
     """
-    summaries = [found for place in places if (found := sweep_figures.summary(place)) is not None]
     known: dict[str, Direction | None] = {
-        name: way for found in summaries for name, way in sweep_figures.directions(found).items()
+        name: way for found in summaries if found is not None for name, way in sweep_figures.directions(found).items()
     }
     for entry in entries:
         run = entry.run.recorded

@@ -101,9 +101,10 @@ def _now_seconds() -> float:
 
 
 def _table(runs: list[Entry], arguments: argparse.Namespace, places: Sequence[str]) -> Table:
-    from official_trainer.reports import measures, table
+    from official_trainer.reports import measures, sweep_figures, table
 
-    wanted = measures.of_runs(runs, _words(arguments.metrics), measures.deciding(runs, places))
+    directions = measures.deciding(runs, map(sweep_figures.summary, places))
+    wanted = measures.of_runs(runs, _words(arguments.metrics), directions)
     fields, group = (
         None if text is None else [table.path_of(word, runs, flag) for word in _words(text)]
         for flag, text in (("--fields", arguments.fields), ("--group", arguments.group))
