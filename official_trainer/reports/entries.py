@@ -7,16 +7,13 @@ Owns: finding them, for tables and for pages. Does not own: a run by itself (`op
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping, Sequence
 
-from official_trainer.reports import opened, recorded_curves
+from official_trainer.reports import opened
 from official_trainer.reports.opened import OpenedRun
-from official_trainer.reports.recorded_curves import Curves
 from official_trainer.runs import differing
 from official_trainer.shown import shorten
-from official_trainer.tracking import EVALUATION
 
 _LONGEST_ERROR = 120
 
@@ -35,19 +32,13 @@ class Entry:
     name: str
     differs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    @functools.cached_property
-    def evaluations(self) -> Curves:
-        """The metrics of its evaluations; alone they are quicker to read than all its curves."""
-        has_all = "curves" in vars(self.run)
-        return self.run.curves if has_all else recorded_curves.read(self.run.directory, splits=(EVALUATION,))
-
     @property
     def notes(self) -> list[str]:
         """What went wrong, and what is not known of the run and of what was read of its metrics."""
         error = self.run.record.get("error")
         said = [f"error: {shorten(str(error).strip().split(chr(10))[0], _LONGEST_ERROR)}"] if error else []
-        read = [*vars(self).get("evaluations", Curves()).notes, *vars(self.run).get("curves", Curves()).notes]
-        return list(dict.fromkeys([*self.run.recorded.notes, *said, *(read if self.run.is_run else ())]))
+        were_read = "curves" in vars(self.run)  # which takes long, and is done for what needs it
+        return [*self.run.recorded.notes, *said, *(self.run.curves.notes if were_read and self.run.is_run else ())]
 
 
 def find(paths: Sequence[str], *, now_seconds: float) -> list[Entry]:

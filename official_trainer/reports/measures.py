@@ -66,7 +66,7 @@ class Measure:
             with contextlib.suppress(ValueError):
                 if not isinstance(final, dict | list | bool | None):
                     return float(final)
-        curve = entry.evaluations.get(EVALUATION, self.metric)
+        curve = entry.run.curves.get(EVALUATION, self.metric)
         split, slash, name = self.metric.partition("/")
         if curve is None and slash:
             curve = entry.run.curves.get(split, name)

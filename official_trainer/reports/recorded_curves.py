@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -70,36 +70,31 @@ class Curves:
         return self.by_split.get(split, {}).get(name)
 
 
-def read(directory: str, *, splits: Collection[str] | None = None) -> Curves:
-    """Returns the numbers of a run; nothing, and a note, if there are none that can be read.
-
-    Args:
-      directory: a run directory.
-      splits: the only ones to read, which is faster; None reads all.
-    """
-    rows, notes = read_rows(directory, splits=splits)
+def read(directory: str) -> Curves:
+    """Returns the numbers of a run; nothing, and a note, if there are none that can be read."""
+    rows, notes = read_rows(directory)
     by_split: dict[str, list[Row]] = {}
     for row in rows:
         by_split.setdefault(row["split"], []).append(row)
     return Curves({split: _curves(found) for split, found in by_split.items()}, tuple(notes))
 
 
-def read_rows(directory: str, *, splits: Collection[str] | None = None) -> tuple[list[Row], list[str]]:
-    """Returns the rows that count, by rising step, and what could not be read; arguments as for `read`."""
+def read_rows(directory: str) -> tuple[list[Row], list[str]]:
+    """Returns the rows of a run that count, by rising step, and what could not be read."""
     notes: list[str] = []
     rows: list[Row] = []
     is_there = False
     for folder in ("", EVALUATOR):
-        in_file = _in_file(files.join(directory, folder, ROWS), splits, notes)
+        in_file = _in_file(files.join(directory, folder, ROWS), notes)
         is_there = is_there or in_file is not None
         rows += _final(in_file or ())
     if not is_there and not notes:
         try:
-            rows = list(_of_event_files(directory, splits))
+            rows = list(_of_event_files(directory))
             notes.append(f"no {ROWS}: the metrics are those of TensorBoard's files" if rows else f"there is no {ROWS}")
         except OSError as error:
             notes.append(f"TensorBoard's files cannot be read: {files.reason_of(error)}")
-    elif not rows and splits is None and not notes:
+    elif not rows and not notes:
         notes.append(f"{ROWS} is empty")
     by_place: dict[tuple[int, str], Row] = {}
     for row in rows:  # the run's own before those of its evaluator
@@ -107,7 +102,7 @@ def read_rows(directory: str, *, splits: Collection[str] | None = None) -> tuple
     return sorted(by_place.values(), key=lambda row: row["step"]), notes
 
 
-def _in_file(path: str, splits: Collection[str] | None, notes: list[str]) -> list[Row] | None:
+def _in_file(path: str, notes: list[str]) -> list[Row] | None:
     """Returns the rows of a file as they stand there; None if there is no such file, or it cannot be read."""
     try:
         content = files.read_bytes(path)
@@ -118,13 +113,10 @@ def _in_file(path: str, splits: Collection[str] | None, notes: list[str]) -> lis
         return None
     lines = content.split(b"\n")
     last = lines.pop()  # empty, or a line that is being written, or that a killed process left
-    if splits is not None:
-        wanted = [f'"split": {json.dumps(split)}'.encode() for split in splits]
-        lines = [line for line in lines if any(split in line for split in wanted)]
     rows = _parsed(lines)
     if count := len(lines) - len(rows):
         notes.append(f"{count} damaged line{'s' if count > 1 else ''} of {ROWS} left out")
-    return rows + (_parsed([last]) if last and splits is None else [])
+    return rows + (_parsed([last]) if last else [])
 
 
 def _parsed(lines: list[bytes]) -> list[Row]:
@@ -185,12 +177,12 @@ def as_number(value: Any) -> float | None:
         return None
 
 
-def _of_event_files(directory: str, splits: Collection[str] | None) -> Iterator[Row]:
+def _of_event_files(directory: str) -> Iterator[Row]:
     """Yields the numbers of a run of Model Garden's driver; of two with one name and step the later."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     events = EventFiles(directory)
     for split in events.folders(""):
-        for event in events.events(split) if splits is None or split in splits else ():
+        for event in events.events(split):
             for value in event.summary.value:
                 if (number := _scalar(value)) is not None:
                     row = rows.setdefault((split, event.step), {"step": event.step, "split": split})

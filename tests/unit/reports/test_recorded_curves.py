@@ -11,9 +11,9 @@ from tests.support.reports import kinds
 
 @pytest.fixture
 def read(tmp_path):
-    def read(name, **arguments):
+    def read(name):
         kinds.KINDS[name](tmp_path / name)
-        return curves.read(str(tmp_path / name), **arguments)
+        return curves.read(str(tmp_path / name))
 
     return read
 
@@ -32,12 +32,6 @@ def test_values_by_split_and_name(read):
     assert (curve.at(20), curve.at(25)) == (kinds.accuracy(1, 20), None)
     assert {*found.by_split} == {"train", "time", "validation"}
     assert found.get("dev", "accuracy") is None
-
-
-def test_only_some_splits(read):
-    """N22: a table that needs the evaluations alone reads only these."""
-    found = read("damaged_rows", splits=["validation"])
-    assert ({*found.by_split}, steps(found)) == ({"validation"}, [10, 20, 30, 40])
 
 
 def test_the_final_history_counts(read):
