@@ -14,6 +14,12 @@ if [ $# -eq 0 ]; then  # systemd starts it again, and stops it while there still
 fi
 cd "$folder" || exit 1
 
+if [ "$1" = setup ]; then
+  set -e
+
+  touch set-up
+  exit
+fi
 if [ "$1" = install ]; then
   set -e
   rm -rf source && mkdir source
@@ -47,6 +53,13 @@ attempt() {
   done
   return 1
 }
+attempt setup set-up || exit 1
+if ((0)); then  # one process drives the whole slice; the other hosts serve it, which their tpu-runtime does
+  worker=$(curl --silent --show-error --fail --retry 10 --retry-connrefused --header 'Metadata-Flavor: Google' \
+    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/attributes/agent-worker-number")
+  [ -n "$worker" ] || { echo 'the metadata server does not say which host of the slice this is' >&2; exit 1; }
+  [ "$worker" = 0 ] || exit 0
+fi
 attempt install installed || exit 1
 
 export OFFICIAL_TRAINER_COMMIT=$(gzip -dc source.tar.gz | git get-tar-commit-id 2>/dev/null)

@@ -84,9 +84,6 @@ class Profile(Config):
                 yield "environ", "TF_CONFIG identifies a process, so each process gets its own; leave it out"
             elif what := _secret(name, value):
                 yield "environ", f"{what}, {NO_SECRET}; {self.secrets_go}"
-            elif "\0" in value:
-                what = f"the value of {name} contains a NUL character, which a variable cannot have; remove it"
-                yield "environ", what
         for field, part in self.as_dict().items():
             if field != "environ" and (what := next(filter(None, _secrets_in(part)), "")):
                 yield field, f"{what}, {NO_SECRET}; {self.secrets_go}"

@@ -10,13 +10,12 @@ from __future__ import annotations
 import pathlib
 import re
 import string
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 _WORD = re.compile(r"[A-Za-z/-][\w./ :=-]*", re.ASCII)
-_BLOCK = re.compile(r"^#if (\w+)\n(.*?)^#end\n", flags=re.MULTILINE | re.DOTALL)
 
 
 class _Template(string.Template):
@@ -25,16 +24,14 @@ class _Template(string.Template):
     delimiter = "@@"
 
 
-def script(file: str, /, blocks: Collection[str] = (), **values: object) -> str:
+def script(file: str, /, **values: object) -> str:
     """Returns the shell script of a template.
 
     Args:
       file: the template, in this folder.
-      blocks: names of the optional parts (from `#if NAME` to `#end`) that the script has.
       **values: for `@@name`; words of a user are quoted for the shell already.
     """
-    text = (pathlib.Path(__file__).parent / file).read_text(encoding="utf-8")
-    return _Template(_BLOCK.sub(lambda match: match[2] if match[1] in blocks else "", text)).substitute(values)
+    return _Template((pathlib.Path(__file__).parent / file).read_text(encoding="utf-8")).substitute(values)
 
 
 def filled(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,13 +110,13 @@ def startup_script(job: JobSpec, profile: TpuProfile) -> str:
     final = [str(int(code)) for code in ExitCode if code and code not in START_AGAIN]
     return script(
         "tpu_startup.sh",
-        blocks=[*(["setup"] if profile.setup else []), *(["pod"] if profile.is_pod else [])],
         name=job.name,
         folder=shlex.quote(FOLDER),
         grace=f"{job.grace_seconds:.0f}",
         final=" ".join(final),
         starts=profile.max_restarts + 1,
         commands="\n".join(f"  {shlex.join(words)}" for words in profile.setup),
+        is_pod=int(profile.is_pod),
         source=shlex.quote(profile.source),
         python=shlex.quote(profile.python),
         words=shlex.join(profile.install),

@@ -14,14 +14,12 @@ if [ $# -eq 0 ]; then  # systemd starts it again, and stops it while there still
 fi
 cd "$folder" || exit 1
 
-#if setup
 if [ "$1" = setup ]; then
   set -e
 @@{commands}
   touch set-up
   exit
 fi
-#end
 if [ "$1" = install ]; then
   set -e
   rm -rf source && mkdir source
@@ -55,16 +53,13 @@ attempt() {
   done
   return 1
 }
-#if setup
 attempt setup set-up || exit 1
-#end
-#if pod
-# One process drives the whole slice. The other hosts serve it, which their tpu-runtime does.
-worker=$(curl --silent --show-error --fail --retry 10 --retry-connrefused --header 'Metadata-Flavor: Google' \
-  "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/attributes/agent-worker-number")
-[ -n "$worker" ] || { echo 'the metadata server does not say which host of the slice this is' >&2; exit 1; }
-[ "$worker" = 0 ] || exit 0
-#end
+if ((@@is_pod)); then  # one process drives the whole slice; the other hosts serve it, which their tpu-runtime does
+  worker=$(curl --silent --show-error --fail --retry 10 --retry-connrefused --header 'Metadata-Flavor: Google' \
+    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/attributes/agent-worker-number")
+  [ -n "$worker" ] || { echo 'the metadata server does not say which host of the slice this is' >&2; exit 1; }
+  [ "$worker" = 0 ] || exit 0
+fi
 attempt install installed || exit 1
 
 export @@{commit}=$(gzip -dc source.tar.gz | git get-tar-commit-id 2>/dev/null)

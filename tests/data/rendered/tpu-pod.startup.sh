@@ -54,11 +54,12 @@ attempt() {
   return 1
 }
 attempt setup set-up || exit 1
-# One process drives the whole slice. The other hosts serve it, which their tpu-runtime does.
-worker=$(curl --silent --show-error --fail --retry 10 --retry-connrefused --header 'Metadata-Flavor: Google' \
-  "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/attributes/agent-worker-number")
-[ -n "$worker" ] || { echo 'the metadata server does not say which host of the slice this is' >&2; exit 1; }
-[ "$worker" = 0 ] || exit 0
+if ((1)); then  # one process drives the whole slice; the other hosts serve it, which their tpu-runtime does
+  worker=$(curl --silent --show-error --fail --retry 10 --retry-connrefused --header 'Metadata-Flavor: Google' \
+    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/attributes/agent-worker-number")
+  [ -n "$worker" ] || { echo 'the metadata server does not say which host of the slice this is' >&2; exit 1; }
+  [ "$worker" = 0 ] || exit 0
+fi
 attempt install installed || exit 1
 
 export OFFICIAL_TRAINER_COMMIT=$(gzip -dc source.tar.gz | git get-tar-commit-id 2>/dev/null)
