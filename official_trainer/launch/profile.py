@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from official_trainer.config import Config, FrozenDict, NonNegative, Positive, PositiveFloat
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
@@ -84,9 +84,9 @@ class Profile(Config):
                 yield "environ", "TF_CONFIG identifies a process, so each process gets its own; leave it out"
             elif what := _secret(name, value):
                 yield "environ", f"{what}, {NO_SECRET}; {self.secrets_go}"
-        for field, part in self.as_dict().items():
-            if field != "environ" and (what := next(filter(None, _secrets_in(part)), "")):
-                yield field, f"{what}, {NO_SECRET}; {self.secrets_go}"
+        for field, value in self.as_dict().items():
+            if field != "environ" and (secret := secret_in(str(value))):
+                yield field, f"holds what looks like {secret}, {NO_SECRET}; {self.secrets_go}"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -103,22 +103,8 @@ def _secret(name: str, value: str) -> str:
     """Returns why a variable looks like a secret; empty if it does not. The path of a file with one is none."""
     if _SECRET.fullmatch(name) and not (_SETTING.fullmatch(value) or _PATH.fullmatch(value)):
         return f"{name} looks like a secret"
-    kind = secret_in(f"{name}={value}")
-    return kind and f"the value of {name} looks like {kind}"
-
-
-def _secrets_in(value: Any) -> Iterator[str]:
-    """Yields what looks like a secret in plain values, or an empty text; sections and items may name a value."""
-    if isinstance(value, Mapping):
-        if isinstance(value.get("name"), str) and isinstance(value.get("value"), str):  # a variable of a container
-            yield _secret(value["name"], value["value"])
-        for name, part in value.items():
-            yield from _secrets_in(f"{name}={part}" if isinstance(part, str) else part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _secrets_in(part)
-    elif isinstance(value, str) and (kind := secret_in(value)):
-        yield f"holds what looks like {kind}"
+    secret = secret_in(f"{name}={value}")
+    return secret and f"the value of {name} looks like {secret}"
 
 
 def command_problems(field: str, commands: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:

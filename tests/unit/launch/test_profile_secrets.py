@@ -100,7 +100,7 @@ def test_forty_digits_are_a_key_under_a_name_of_wandb(name):
         (
             "kubernetes",
             "pod: {spec: {containers: [{env: [{name: A, value: TOKEN}]}]}}",
-            "pod: the value of A looks like a GitHub",
+            "pod: holds what looks like a GitHub",
         ),
         (
             "tpu",
