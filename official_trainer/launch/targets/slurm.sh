@@ -71,7 +71,7 @@ task() {  # one process on its node: its exit code goes to a file
   exit "$code"
 }
 
-options=(--overlap --ntasks=@@total --distribution=block --input=none --label @@srun)
+options=(--overlap --ntasks=@@total --distribution=block --input=none --label @@resources)
 mapfile -t nodes < <(srun "${options[@]}" -- printenv SLURMD_NODENAME | sort -n | sed 's/^ *[0-9]*: //')
 ((${#nodes[@]} == @@total)) || finish @@{retry}
 
@@ -95,7 +95,7 @@ for part in @@counts; do
 done
 export members cluster
 
-srun "${options[@]}" --kill-on-bad-exit=0 --wait=0 --open-mode=append -- \
+srun "${options[@]}" --kill-on-bad-exit=0 --wait=0 --open-mode=append@@srun -- \
   bash -c "$(declare -f run judge task); task" &
 step=$!
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done  # a signal to this shell does not end the step
