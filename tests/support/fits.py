@@ -135,37 +135,6 @@ def subclassed(k: Any) -> Any:
     return Subclassed()
 
 
-def rivals(k: Any) -> Any:
-    """Two networks with an optimizer each, and a `compile` of its own, as in Keras's example of a GAN."""
-
-    class Rivals(k.Model):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = k.layers.Dense(CLASSES), k.layers.Dense(CLASSES)
-
-        def compile(self, optimizer="sgd", second="adam", **settings):
-            super().compile(optimizer, **settings)
-            self.other = k.optimizers.get(second)
-
-        def call(self, x):
-            return self.first(x) - self.second(x)
-
-        def train_step(self, data):
-            x, y = data
-            found = {}
-            for name, layer, optimizer in (("first", self.first, self.optimizer), ("second", self.second, self.other)):
-                with tf.GradientTape() as tape:
-                    found[name] = self.compute_loss(x, y, self(x))
-                gradients = tape.gradient(found[name], layer.trainable_variables)
-                optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
-            return {**found, **self.compute_metrics(x, y, self(x), None)}
-
-    k.utils.set_random_seed(1)
-    model = Rivals()
-    model(X[:2])
-    return model
-
-
 def adding(k: Any) -> Any:
     """A layer that adds a loss of what it gets."""
 
@@ -349,7 +318,6 @@ DATA = {
     "arrays": Fit(),
     "a smaller last batch": Fit(data=of_arrays(batch_size=7)),
     "doubles": Fit(data=of_arrays(x=X.astype(np.float64), y=Y.astype(np.int64))),
-    "lists of numbers": Fit(data=of_arrays(x=X.tolist(), y=Y.tolist()), kerases="2"),
     "tensors": Fit(data=lambda: arrays(x=tf.constant(X), y=tf.constant(Y))),
     "inputs in a list, outputs too": Fit(
         data=of_arrays(x=LISTED, y=[Y, Y], validation_split=0.2),
@@ -424,7 +392,6 @@ ARGUMENTS = {
     "first epoch and frequency": Fit(
         data=of_arrays(initial_epoch=1, epochs=5, validation_split=0.2, validation_freq=3)
     ),
-    "no epoch is left": Fit(data=of_arrays(initial_epoch=2), kerases="2"),
     "fewer steps": Fit(data=of_arrays(steps_per_epoch=2, batch_size=10, epochs=4), differs={"3": STEPS}),
     "more steps": Fit(data=of_arrays(steps_per_epoch=7, batch_size=10), kerases="2"),
     "several steps at once, with a rest": Fit(
@@ -492,7 +459,6 @@ MODELS = {
     "subclassed, built by its first batch": validated(model=subclassed, kerases="3"),
     "steps of the model": validated(model=own_steps),
     "results of the model": validated(model=own_results),
-    "two optimizers": Fit(model=rivals, kerases="2"),
     "frozen after compile": Fit(model=deep, before=freeze, kerases="2"),
     "frozen before compile": Fit(model=deep, before=freeze_and_compile),
     "dropout": Fit(model=of(lambda k: k.layers.Dropout(0.5)), differs={"2": DRAWS, "3": DRAWS}),

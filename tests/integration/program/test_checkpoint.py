@@ -139,14 +139,6 @@ def test_a_step_that_ends_an_epoch_is_saved_before_the_next_begins(tmp_path):
         assert program.model.optimizer.learning_rate.numpy() == np.float32(0.1 / (epoch + 1))
 
 
-@pytest.mark.full
-def test_epochs_without_a_validation_are_not_compared(tmp_path):
-    """C1"""
-    callback = ProgramCheckpoint(tmp_path / "{epoch}", monitor="val_loss", max_to_keep=9)
-    fit_validated(lightly(Program(light())), callback, epochs=5, validation_freq=2)
-    assert list(saved(tmp_path)) == ["2", "4"]
-
-
 def test_several_may_share_a_directory(tmp_path):
     """C6: one path for the newest and one for the best, as with Keras's; what others put there is left alone."""
     (tmp_path / "empty").mkdir()

@@ -41,10 +41,7 @@ def batches(size):
 DATA = {
     "arrays": (plain, lambda: X, {"batch_size": 7}),
     "by name": (nested, lambda: PARTS, {}),
-    "steps": (plain, lambda: X, {"batch_size": 7, "steps": 3}),
-    "x alone": (plain, lambda: tf.data.Dataset.from_tensor_slices(X).batch(8), {}),
     "x and y": (plain, lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(8), {}),
-    "names and y": (nested, lambda: tf.data.Dataset.from_tensor_slices((PARTS, Y)).batch(8), {}),
     "endless": (plain, lambda: tf.data.Dataset.from_tensor_slices(X).batch(8).repeat(), {"steps": 9}),
     "unknown": (plain, lambda: tf.data.Dataset.from_tensor_slices(X).filter(lambda x: x[0] > 0).batch(8), {}),
     "sequence": (plain, lambda: Halves((X, Y)), {}),

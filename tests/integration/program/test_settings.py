@@ -14,7 +14,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from official_trainer.stopping import PreemptedError
 from tests.support.cases import full
-from tests.support.programs import CLASSES, FEATURES, examples, light, lightly
+from tests.support.programs import CLASSES, FEATURES, examples, lightly
 from tests.support.replicas import assert_alike
 
 X, Y = (array[:48] for array in examples())
@@ -137,42 +137,6 @@ def test_a_checkpoint_with_averages_is_loaded_without_them(tmp_path):
     slots = [[variable.numpy() for variable in each.model.optimizer.variables] for each in (other, owner)]
     for found, expected in zip(*slots, strict=True):
         np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.full
-def test_weights_that_are_set_before_training_are_those_evaluated():
-    """K6: averages begin with the first step."""
-    owner, plain = program(trainer=TrainerConfig(optimizer_config=EMA)), program()
-    owner.evaluate(X, Y, verbose=0)
-    for each in (owner, plain):
-        each.model.set_weights([weight + 1 for weight in each.model.get_weights()])
-    assert owner.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-6)
-
-
-@pytest.mark.full
-def test_a_second_fit_goes_on_with_the_averages():
-    """K6"""
-    once, twice = (program(trainer=TrainerConfig(optimizer_config=EMA)) for _ in range(2))
-    fit(once, epochs=2)
-    fit(twice, epochs=1)
-    fit(twice, epochs=1)
-    assert twice.evaluate(X, Y, verbose=0) == pytest.approx(once.evaluate(X, Y, verbose=0), rel=1e-6)
-
-
-@pytest.mark.full
-def test_averages_of_the_optimizer_end_a_fit_and_are_not_continued_from(tmp_path):
-    """K6: `fit` ends with them, as in Keras, also when there is nothing left to train; checkpoints have the weights."""
-
-    def trained(*epochs, model_dir=None):
-        for end in epochs:
-            program = lightly(Program(light(), model_dir), optimizer=keras.optimizers.SGD(0.1, use_ema=True))
-            program.fit(*examples(), epochs=end, shuffle=False, verbose=0)
-        return program.model.get_weights()
-
-    for broken in ((2, 4), (4, 4)):
-        weights = trained(*broken, model_dir=str(tmp_path / f"run{broken[0]}"))
-        for value, expected in zip(weights, trained(4), strict=True):
-            np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
 def test_an_action_of_the_config_may_end_fit(tmp_path):
