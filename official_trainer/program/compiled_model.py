@@ -182,26 +182,6 @@ class CompiledModel:
 
     # Building the Trainer.
 
-    def _check_batches(self, data: Source) -> None:
-        """Refuses batches that the micro-batches of a step cannot share, as far as their sizes are known."""
-        settings, replicas = self.settings, self.model.distribute_strategy.num_replicas_in_sync
-        if (micro_batches := settings.base.trainer.gradient_accumulation_steps) == 1:
-            return
-        count, sizes = micro_batches * replicas, data.batch_sizes()
-        if settings.is_compiled(self.model) and not sizes:
-            raise ArgumentError(
-                "trainer.gradient_accumulation_steps: XLA can divide batches into micro-batches only if their size is "
-                "known; batch the dataset with drop_remainder=True, or compile without jit_compile and "
-                "runtime.enable_xla"
-            )
-        for what, size in sizes.items():
-            if size % count:
-                shared = f"{micro_batches} micro-batches" + (f" on each of {replicas} replicas" if replicas > 1 else "")
-                raise ArgumentError(
-                    f"trainer.gradient_accumulation_steps: {shared} cannot share the {size} examples of {what}; choose "
-                    f"a batch_size and a number of examples that are multiples of {count}"
-                )
-
     def _infer(self, batch: Any) -> Any:
         """Returns the model's outputs for a batch; traced."""
         if keras_fit.has_own(self.model, "predict_step"):
@@ -283,7 +263,6 @@ class CompiledModel:
                     "fit(validation_data=…)"
                 )
             self._data.update({True: data, False: validation})
-            self._check_batches(data)
             trainer = self._prepare_trainer(data)
             if not settings.model_dir:  # else the checkpoint has the step
                 epochs = dataclasses.replace(epochs, first_step=int(trainer.global_step.numpy()))
@@ -325,7 +304,6 @@ class CompiledModel:
         """Runs one step on the only batch of a source; returns the metrics after it."""
         with self._in_call():
             self._data[True] = batch
-            self._check_batches(batch)
             trainer = self._prepare_trainer(batch)
             trainer.train_iterator.begin_next_epoch()
             if reset_metrics:

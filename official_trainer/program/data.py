@@ -241,11 +241,6 @@ class Source:
         """
         raise ArgumentError(f"validation_split={fraction} is for arrays; give validation_data for other data")
 
-    def batch_sizes(self) -> Mapping[str, int]:
-        """Returns the known sizes of batches by description, such as "the last batch of an epoch"."""
-        size = tf.nest.flatten(self.one_pass().element_spec)[0].shape[0]
-        return {} if size is None else {"a batch": size}
-
 
 class Arrays(Source):
     """Arrays in memory."""
@@ -307,11 +302,6 @@ class Arrays(Source):
 
     def one_pass(self) -> tf.data.Dataset:
         return self._epoch(0, 0, False).prefetch(_BLOCK_STEPS)
-
-    def batch_sizes(self) -> Mapping[str, int]:
-        last = self.num_examples - (self._num_batches - 1) * self._batch_size
-        others = {"a batch": self._batch_size} if self._num_batches > 1 else {}
-        return {**others, "the last batch of an epoch": last}
 
     def _epoch(self, number: Any, first_batch: Any, shuffle: bool | str) -> tf.data.Dataset:
         """Returns the batches of an epoch from `first_batch` on; one gather fetches many, which costs less."""

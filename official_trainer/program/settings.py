@@ -152,12 +152,8 @@ class Settings:
             fields["steps_per_loop"] = NEVER
         if self.saves_each_epoch:
             fields["checkpoint_interval"] = 1 if epochs is None else epochs.steps
-        runtime = self.base.runtime.replace(enable_xla=self.is_compiled(model))
+        runtime = self.base.runtime.replace(enable_xla=self.base.runtime.enable_xla or bool(model.jit_compile))
         return self.resolved(self.base.replace(trainer=self.base.trainer.replace(**fields), runtime=runtime)).config
-
-    def is_compiled(self, model: keras.Model) -> bool:
-        """Whether XLA compiles training steps."""
-        return self.base.runtime.enable_xla or bool(model.jit_compile)
 
     def resolved(self, config: ExperimentConfig) -> Resolved:
         """Returns a config as a job takes it."""
