@@ -254,6 +254,7 @@ class _Bar(_Lines):
         from rich.text import Text
 
         shown = [f"{name} {value:<{_VALUE_WIDTH}}" for name, value in self._metrics[:_MOST_BELOW]]
+        shown += ["…"] if len(self._metrics) > _MOST_BELOW else []
         texts = [Text(text, no_wrap=True, overflow="ellipsis") for text in ([doing] if doing else shown)]
         self._live.start()
         self._live.update(console.Group(self._progress, columns.Columns(texts, padding=(0, 2))), refresh=True)

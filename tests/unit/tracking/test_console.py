@@ -202,6 +202,11 @@ def test_what_happens_between_steps_is_shown_below_the_bar_only_while_it_does(ba
     console.log("train", 5, {"training_loss": 0.25})
     console.doing("evaluating", 5)
     assert shown(stream).rstrip().endswith("evaluating")
+    many = {f"metric_{number}": 0.5 for number in range(20)}
+    console.log("train", 5, many)
+    last = shown(stream)[shown(stream).rindex("metric_0 ") :]
+    assert "metric_15 0.5" in last and "metric_16" not in last and last.rstrip().endswith("…")
+    console.log("train", 5, {"training_loss": 0.25})
     console.log("validation", 5, {"accuracy": 0.5})
     assert shown(stream).rstrip().endswith("loss 0.25")
     console.doing("exporting", 5)
