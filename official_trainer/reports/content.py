@@ -40,46 +40,46 @@ def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
     Raises:
       NoRunError: a folder is not there or cannot be listed, or there is no run.
     """
-    found = _found(paths, now_seconds)
+    runs = _runs_in(paths, now_seconds)
     summaries = [sweep_figures.summary(path) for path in paths]
     summary = summaries[0] if len(paths) == 1 else None
-    metric, direction = next(iter(measures.deciding(found, summaries).items()), (None, None))
-    runs = [(entry, _run(entry, metric, direction)) for entry in found]
-    runs.sort(key=lambda run: _rank(run[1], direction))
-    found, rows = [entry for entry, _ in runs], [{"id": place, **row} for place, (_, row) in enumerate(runs)]
-    chosen = _highlighted(found)
-    charts, about_curves = curves.chart(found, chosen, metric)
+    metric, direction = next(iter(measures.deciding(runs, summaries).items()), (None, None))
+    pairs = [(entry, _run(entry, metric, direction)) for entry in runs]
+    pairs.sort(key=lambda pair: _rank(pair[1], direction))
+    runs, rows = [entry for entry, _ in pairs], [{"id": index, **row} for index, (_, row) in enumerate(pairs)]
+    chosen = _highlighted(runs)
+    charts, about_curves = curves.chart(runs, chosen, metric)
     folder = os.path.commonpath([os.path.abspath(os.path.dirname(row["directory"])) for row in rows])
-    made, version = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC), "from a source tree"
+    now, version = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC), "from a source tree"
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("official-trainer")
-    has_others = any(entry.run.curves.by_split for place, entry in enumerate(found) if place not in chosen)
+    has_others = any(entry.run.curves.by_split for index, entry in enumerate(runs) if index not in chosen)
     return {
         "title": _title(rows, is_sweep=summary is not None),
-        "made": f"{', '.join(paths)} · {made:%d %B %Y, %H:%M} UTC",
+        "made": f"{', '.join(paths)} · {now:%d %B %Y, %H:%M} UTC",
         "made_by": f"official-trainer {version}",
         "facts": list(facts.facts(rows, metric, direction, summary and summary["counts"])),
-        "remarks": list(facts.remarks(found, rows, is_best_known=metric is not None and direction is not None)),
+        "remarks": list(facts.remarks(runs, rows, is_best_known=metric is not None and direction is not None)),
         "metric": metric and {"name": metric, "direction": direction},
         "runs": rows,
         "runs_about": "Tick a run to see it in the charts." if has_others else "",
-        **_fields(found),
+        **_fields(runs),
         "highlighted": chosen,
         "charts": charts,
         "curves_about": about_curves,
-        "checkpoints": [row for place in chosen for row in _checkpoints(found[place], rows[place], folder)],
+        "checkpoints": [row for index in chosen for row in _checkpoints(runs[index], rows[index], folder)],
         "checkpoints_about": f"Paths are below {folder}.",
         "sweep": summary and _sweep(summary),
     }
 
 
-def _found(paths: Sequence[str], now_seconds: float) -> list[Entry]:
-    found = entries.find(paths, now_seconds=now_seconds)
-    if all(entry.run.status in _NO_RUNS for entry in found):
+def _runs_in(paths: Sequence[str], now_seconds: float) -> list[Entry]:
+    runs = entries.find(paths, now_seconds=now_seconds)
+    if all(entry.run.status in _NO_RUNS for entry in runs):
         what = ", ".join(paths)
         why = "they hold none" if len(paths) > 1 else "it holds other files" if os.listdir(paths[0]) else "it is empty"
         raise NoRunError(f"no run in {what}: {why}; name run directories, a folder of them, or a sweep")
-    return found
+    return runs
 
 
 def _run(entry: Entry, metric: str | None, direction: Direction | None) -> dict[str, Any]:
@@ -127,25 +127,25 @@ def _title(rows: Sequence[Mapping[str, Any]], *, is_sweep: bool) -> str:
     return f"{what} of {experiments.pop()}" if len(experiments) == 1 else what
 
 
-def _highlighted(found: Sequence[Entry]) -> list[int]:
+def _highlighted(runs: Sequence[Entry]) -> list[int]:
     """Returns the places of the runs that are in colour at first: all of a few, of many the best and those that run."""
-    with_curves = [place for place, entry in enumerate(found) if entry.run.curves.by_split]
+    with_curves = [index for index, entry in enumerate(runs) if entry.run.curves.by_split]
     if len(with_curves) <= _ALL_HIGHLIGHTED:
-        return with_curves or list(range(min(len(found), _ALL_HIGHLIGHTED)))
-    running = [place for place in with_curves if found[place].run.status == "running"]
+        return with_curves or list(range(min(len(runs), _ALL_HIGHLIGHTED)))
+    running = [index for index in with_curves if runs[index].run.status == "running"]
     return sorted({*with_curves[:_HIGHLIGHTED], *running[: _ALL_HIGHLIGHTED - _HIGHLIGHTED]})
 
 
-def _fields(found: Sequence[Entry]) -> dict[str, Any]:
+def _fields(runs: Sequence[Entry]) -> dict[str, Any]:
     """Returns the fields in which configs differ, those of most runs first; of a single run its whole config."""
-    counts = collections.Counter(path for entry in found for path in entry.differs)
+    counts = collections.Counter(path for entry in runs for path in entry.differs)
     fields, names = [path for path, _ in counts.most_common()], short_names(counts)
     about, whole = "", None
     if len(fields) > _MOST_FIELDS:
         about = f"The first {_MOST_FIELDS} of {len(fields):,} fields."
-    if len(found) == 1:
+    if len(runs) == 1:
         about = "Each value with what set it: a default of the experiment, a file, or a flag."
-        run = found[0].run
+        run = runs[0].run
         whole = [[path, flow(value), run.origin(path)] for path, value in run.config.items()]
     return {
         "fields": [{"path": path, "name": names[path]} for path in fields[:_MOST_COLUMNS]],
@@ -158,17 +158,17 @@ def _fields(found: Sequence[Entry]) -> dict[str, Any]:
 def _checkpoints(entry: Entry, row: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
     """Returns the newest, the best and the named checkpoints of a run."""
     held = entry.run.checkpoints
-    newest = [checkpoint for checkpoint in held if checkpoint.kind == "latest"][-1:]
+    newest = [checkpoint for checkpoint in held if checkpoint.role == "latest"][-1:]
     return [
         {
             "run": row["id"],
-            "kind": f"{checkpoint.kind}, {checkpoint.note}" if checkpoint.note else checkpoint.kind,
+            "role": f"{checkpoint.role}, {checkpoint.note}" if checkpoint.note else checkpoint.role,
             "step": checkpoint.step,
-            "value": row["best"] if checkpoint.kind == "best" and checkpoint.step == row["best_step"] else None,
+            "value": row["best"] if checkpoint.role == "best" and checkpoint.step == row["best_step"] else None,
             "size_bytes": checkpoint.size_bytes or None,
             "path": os.path.relpath(checkpoint.prefix, folder),
         }
-        for checkpoint in [*newest, *(checkpoint for checkpoint in held if checkpoint.kind != "latest")]
+        for checkpoint in [*newest, *(checkpoint for checkpoint in held if checkpoint.role != "latest")]
     ]
 
 

@@ -38,22 +38,22 @@ def chart(runs: Sequence[Entry], highlighted: Sequence[int], metric: str | None)
       highlighted: the places of those that are shown in colour.
       metric: of the first chart.
     """
-    found: dict[str, list[tuple[int, str, str, Curve]]] = {}
-    for place, run in enumerate(runs):
+    by_name: dict[str, list[tuple[int, str, str, Curve]]] = {}
+    for index, run in enumerate(runs):
         for split, named in run.run.curves.by_split.items():
             for name, curve in named.items():
                 if split == "time" and name == _SPEED:
-                    found.setdefault("examples per second", []).append((place, "train", name, curve))
+                    by_name.setdefault("examples per second", []).append((index, "train", name, curve))
                 elif split != "time" and name != f"best_{metric}":
-                    found.setdefault(shared_name(split, name, named), []).append((place, split, name, curve))
+                    by_name.setdefault(shared_name(split, name, named), []).append((index, split, name, curve))
     last = ("smoothed_loss", "batch_loss", "learning_rate", "examples per second")
 
     def rank(name: str) -> tuple[Any, ...]:
-        is_evaluated = any(split != "train" for _, split, _, _ in found[name])
+        is_evaluated = any(split != "train" for _, split, _, _ in by_name[name])
         return name != metric, name != "loss", not is_evaluated, last.index(name) if name in last else -1, name
 
-    order = sorted(found, key=rank)
-    shown = {name: found[name] for name in order[:_MOST_CHARTS]}
+    order = sorted(by_name, key=rank)
+    shown = {name: by_name[name] for name in order[:_MOST_CHARTS]}
     notes = [f"{len(order) - _MOST_CHARTS} more metrics are not drawn."] if len(order) > _MOST_CHARTS else []
     if len(runs) > _MANY_RUNS and len(shown) > _CHARTS_OF_MANY:
         chosen = set(highlighted)
@@ -72,11 +72,11 @@ def chart(runs: Sequence[Entry], highlighted: Sequence[int], metric: str | None)
     charts: list[dict[str, Any]] = []
     for title, drawn in shown.items():
         charts.append({"name": title, "curves": []})
-        for place, split, name, curve in drawn:
+        for index, split, name, curve in drawn:
             kept = thinned(curve.values, limit)  # with the digits that a chart can show; what is not finite is a gap
             y = [float(f"{curve.values[i]:.5g}") if math.isfinite(curve.values[i]) else None for i in kept]
             x = [curve.steps[i] for i in kept]
-            charts[-1]["curves"].append({"run": place, "split": split, "name": name, "x": x, "y": y})
+            charts[-1]["curves"].append({"run": index, "split": split, "name": name, "x": x, "y": y})
     return charts, " ".join(notes)
 
 

@@ -57,11 +57,11 @@ def facts(
         yield "Steps", f"{steps:,}", "of all runs"
 
 
-def remarks(found: Sequence[Entry], rows: Rows, *, is_best_known: bool) -> Iterator[str]:
+def remarks(runs: Sequence[Entry], rows: Rows, *, is_best_known: bool) -> Iterator[str]:
     """Yields what a reader has to know before comparing the runs, and what slows them down.
 
     Args:
-      found: the runs.
+      runs: the runs.
       rows: the same, as the page has them.
       is_best_known: whether a metric decides which run is the best.
     """
@@ -70,7 +70,7 @@ def remarks(found: Sequence[Entry], rows: Rows, *, is_best_known: bool) -> Itera
     verdicts = [row["time"]["verdict"] for row in rows if row["time"] is not None and row["time"]["verdict"]]
     if verdicts:
         yield f"Steps wait for data in {counted(len(verdicts), 'run')}: {verdicts[0]}."
-    changed = [entry.name for entry in found if str(entry.run.record.get("git_revision")).endswith(DIRTY)]
+    changed = [entry.name for entry in runs if str(entry.run.record.get("git_revision")).endswith(DIRTY)]
     if changed:
         yield f"Started with changes of the code that were not committed: {first_few(changed)}."
 

@@ -191,9 +191,9 @@ def suggestion(resolved: Resolved, rate: float) -> str:
     """
     rate = float(f"{rate:.2g}")
     schedule = resolved.config.trainer.optimizer_config.learning_rate
-    kind, place = schedule.type, f"{_SCHEDULE}.{schedule.type}"
-    if kind == "constant":
-        return format_override(f"{place}.learning_rate", rate)
-    if kind in ("exponential", "polynomial", "cosine"):
-        return format_override(f"{place}.initial_learning_rate", rate)
+    branch = f"{_SCHEDULE}.{schedule.type}"
+    if schedule.type == "constant":
+        return format_override(f"{branch}.learning_rate", rate)
+    if schedule.type in ("exponential", "polynomial", "cosine"):
+        return format_override(f"{branch}.initial_learning_rate", rate)
     return f"a peak of {rate:g} for the schedule in {_SCHEDULE}"

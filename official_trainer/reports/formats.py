@@ -94,7 +94,7 @@ def as_table(table: Table, width: int | None) -> list[str]:
     widths = {title: max(len(title), *shown[title].str.len()) for title in needed}
     numbers = {title for title in needed if title.rstrip(" ↑↓") in table.metrics or title in _LAST[:3]}
     chosen = needed if width is None else _fitting(table, widths, width)
-    right = {place for place, title in enumerate(chosen) if title in numbers}
+    right = {index for index, title in enumerate(chosen) if title in numbers}
     drawn = terminal.table(chosen, shown[chosen].to_numpy(), numbers=right, fit=width)
     left = [title for title in needed if title not in chosen]
     rest = [f"no room for {', '.join(left)}: a wider terminal, --fields=PATH,… or --format=csv"] if left else []

@@ -89,15 +89,15 @@ def deciding(entries: Iterable[Entry], summaries: Iterable[Mapping[str, Any] | N
       entries: runs, whose configs name such a metric.
       summaries: what `sweep_figures.summary` returns for their folders; the metrics of sweeps are the first.
     """
-    known: dict[str, Direction | None] = {
-        name: way for found in summaries if found is not None for name, way in sweep_figures.directions(found).items()
-    }
+    directions: dict[str, Direction | None] = {}
+    for summary in summaries:
+        directions |= {} if summary is None else sweep_figures.directions(summary)
     for entry in entries:
         run = entry.run.recorded
         if run.metric and not isinstance(run.best, Mapping):  # which a rule of the user's compares
             name = run.metric.replace("|", "/")
-            known[name] = known.get(name) or DIRECTIONS.get(run.direction)
-    return known
+            directions[name] = directions.get(name) or DIRECTIONS.get(run.direction)
+    return directions
 
 
 def of_runs(

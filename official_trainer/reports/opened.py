@@ -44,14 +44,14 @@ class Checkpoint:
     Attributes:
       step: the global step.
       prefix: its path, as TensorFlow takes it.
-      kind: `latest` for those that a restart continues; `best`, `named` and `averaged` have folders of their own.
+      role: `latest` for those that a restart continues; `best`, `named` and `averaged` have folders of their own.
       size_bytes: of all its files; 0 if that is not known.
       note: why it is not whole, or not known to be; empty for one that is.
     """
 
     step: int
     prefix: str
-    kind: Literal["latest", "best", "named", "averaged"] = "latest"
+    role: Literal["latest", "best", "named", "averaged"] = "latest"
     size_bytes: int = 0
     note: str = ""
 
@@ -140,7 +140,7 @@ class OpenedRun:
         return [
             *_checkpoints(self.directory, "latest"),
             *_checkpoints(best, "best"),
-            *(found for name in _names(named) for found in _checkpoints(files.join(named, name), "named")),
+            *(checkpoint for name in _names(named) for checkpoint in _checkpoints(files.join(named, name), "named")),
             *_checkpoints(files.join(self.directory, "averaged"), "averaged"),
         ]
 
@@ -240,7 +240,7 @@ def _local(path: str) -> list[str]:
         ) from error
 
 
-def _checkpoints(folder: str, kind: Any) -> Iterator[Checkpoint]:
+def _checkpoints(folder: str, role: Any) -> Iterator[Checkpoint]:
     """Yields the checkpoints in a folder; sizes of files are looked at, which tell most damage, and no checksums."""
     names = _names(folder)
     by_step = manifest.parts(folder) if names else {}
@@ -252,14 +252,14 @@ def _checkpoints(folder: str, kind: Any) -> Iterator[Checkpoint]:
                 damage = manifest.damage(folder, step, checksums=False)
             except (UserError, ValueError, OSError) as error:
                 damage = files.reason_of(error) if isinstance(error, OSError) else str(error)
-                yield Checkpoint(step=step, prefix=prefix, kind=kind, note=f"damaged: {damage}")
+                yield Checkpoint(step=step, prefix=prefix, role=role, note=f"damaged: {damage}")
                 continue
             size = sum(file["size_bytes"] for file in held.files.values())
             note = f"damaged: {damage}" if damage else ""
-            yield Checkpoint(step=step, prefix=prefix, kind=kind, size_bytes=size, note=note)
+            yield Checkpoint(step=step, prefix=prefix, role=role, size_bytes=size, note=note)
         elif not manifest.is_dead_save(parts):
             note = "without a manifest: Model Garden's, or damaged"
-            yield Checkpoint(step=step, prefix=prefix, kind=kind, note=note)
+            yield Checkpoint(step=step, prefix=prefix, role=role, note=note)
     for name in (name.removesuffix(".index") for name in names if name.endswith(".index")):
         if not _MODEL_GARDENS_BEST.fullmatch(name):
             continue
@@ -268,7 +268,7 @@ def _checkpoints(folder: str, kind: Any) -> Iterator[Checkpoint]:
         except (OSError, UserError, KeyError, TypeError, ValueError):
             continue
         note = "without a manifest: Model Garden's"
-        yield Checkpoint(step=step, prefix=files.join(folder, name), kind=kind, note=note)
+        yield Checkpoint(step=step, prefix=files.join(folder, name), role=role, note=note)
 
 
 def _names(folder: str) -> list[str]:

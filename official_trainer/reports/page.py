@@ -34,8 +34,8 @@ def render(content: Mapping[str, Any]) -> str:
       content: as `content.of` returns it.
     """
     style = f"{_static(_LIBRARY_STYLE)}\n{_static('report.css')}"
-    own = "\n".join(map(_static, _SCRIPTS))
-    script = f"{_static(_LIBRARY)}\n(() => {{\n{own}\n}})();\n"
+    scripts = "\n".join(map(_static, _SCRIPTS))
+    script = f"{_static(_LIBRARY)}\n(() => {{\n{scripts}\n}})();\n"
     policy = [
         "default-src 'none'",
         f"script-src {_checksum(script)}",

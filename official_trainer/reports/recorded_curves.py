@@ -76,7 +76,7 @@ def read(directory: str) -> Curves:
     by_split: dict[str, list[Row]] = {}
     for row in rows:
         by_split.setdefault(row["split"], []).append(row)
-    return Curves({split: _curves(found) for split, found in by_split.items()}, tuple(notes))
+    return Curves({split: _curves(rows) for split, rows in by_split.items()}, tuple(notes))
 
 
 def read_rows(directory: str) -> tuple[list[Row], list[str]]:

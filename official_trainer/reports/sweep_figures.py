@@ -28,6 +28,9 @@ def summary(directory: str) -> Mapping[str, Any] | None:
     return results.summary(directory) if results.is_sweep(directory) else None
 
 
-def directions(found: Mapping[str, Any]) -> dict[str, Direction]:
+def directions(summary: Mapping[str, Any]) -> dict[str, Direction]:
     """Returns the metrics by which a sweep compares trials, and which of their values are better."""
-    return {each["metric"].replace("|", "/"): _DIRECTIONS[each["direction"]] for each in found["objectives"]}
+    return {
+        objective["metric"].replace("|", "/"): _DIRECTIONS[objective["direction"]]
+        for objective in summary["objectives"]
+    }

@@ -93,8 +93,8 @@ def of_runs(entries: Sequence[Entry], measures: Sequence[Measure], paths: Sequen
 def _column_names(paths: Iterable[str], measures: Iterable[Measure]) -> dict[str, str]:
     """Returns the column of each field: the shortest end of its path that is the name of no other column."""
     others = ["run", *FACTS, "notes", *(measure.column for measure in measures)]
-    found = short_names([*others, *paths])
-    return {path: path if path in FACTS else printable(found[path]) for path in paths}
+    shortest = short_names([*others, *paths])
+    return {path: path if path in FACTS else printable(shortest[path]) for path in paths}
 
 
 def _fact(entry: Entry, name: str) -> Any:
@@ -186,8 +186,8 @@ def path_of(name: str, entries: Sequence[Entry], flag: str) -> str:
     """
     if name in FACTS:
         return name
-    if (found := _path_of(name, entries)) is not None:
-        return found
+    if (path := _path_of(name, entries)) is not None:
+        return path
     paths = _paths(entries)
     if ends := [path for path in paths if path.endswith(f".{name}")]:
         raise CompareError(f"{flag}={name}: several fields end so: {first_few(ends)}; write more of its path.")
@@ -217,8 +217,8 @@ def ordered(table: Table, order: str | None) -> Table:
     name = f"{name}{suffix}" if name in table.metrics and suffix else name
     if name not in table.frame:
         near = nearest(name, table.frame.columns)
-        known = ", ".join(table.frame.columns.drop("notes", errors="ignore"))
-        hint = f"; did you mean {near[0]}?" if near else f"; columns: {known}"
+        columns = ", ".join(table.frame.columns.drop("notes", errors="ignore"))
+        hint = f"; did you mean {near[0]}?" if near else f"; columns: {columns}"
         raise CompareError(f"--sort={order}: there is no such column{hint}")
     falls = table.metrics.get(name.removesuffix(suffix)) == "max"
     is_rising = falls == (order or "").startswith("-")

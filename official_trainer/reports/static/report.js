@@ -179,7 +179,7 @@ function times() {
 function checkpoints() {
   const columns = [
     { name: "Run", class: "name", cell: (row) => RUNS[row.run].name },
-    { name: "What", cell: (row) => row.kind },
+    { name: "What", cell: (row) => row.role },
     { name: "Step", class: "number", cell: (row) => number(row.step) },
     { name: METRIC ? METRIC.name : "Value", class: "number", cell: (row) => number(row.value) },
     { name: "Size", class: "number", cell: (row) => bytes(row.size_bytes) },

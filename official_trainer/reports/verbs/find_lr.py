@@ -49,21 +49,21 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--lowest={lowest:g}: must be below --highest={highest:g}")
     if arguments.output == "":
         raise UsageError("--output is empty: is a variable not set? Name a directory, or leave the flag out")
-    found = target.from_flags(arguments)
+    chosen = target.from_flags(arguments)
     root = target.workspace(arguments) or os.getcwd()
-    output = os.path.expanduser(arguments.output or os.path.join(root, "find_lr", found.experiment))
+    output = os.path.expanduser(arguments.output or os.path.join(root, "find_lr", chosen.experiment))
     from official_trainer.reports import find_lr
 
-    job = target.job_of(found, arguments, "train")
+    job = target.job_of(chosen, arguments, "train")
     curve = find_lr.search(job, lowest=lowest, highest=highest, num_steps=steps)
 
     files.make_dirs(output)
     files.write_text_atomically(os.path.join(output, "curve.jsonl"), curve.jsonl())
     if has_loss := any(map(math.isfinite, curve.losses)):
-        drawing = curve.svg(f"{found.experiment}: loss over a rising learning rate")
+        drawing = curve.svg(f"{chosen.experiment}: loss over a rising learning rate")
         files.write_text_atomically(os.path.join(output, "plot.svg"), drawing)
     if (rate := curve.valley) is not None:
-        terminal.show(f"suggestion: {find_lr.suggestion(found.resolved, rate)}")
+        terminal.show(f"suggestion: {find_lr.suggestion(chosen.resolved, rate)}")
     elif has_loss:
         terminal.show(
             "no suggestion: the loss did not fall further than it scatters. Try more --steps, a larger batch, or "

@@ -35,9 +35,9 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_evaluated(trained, checkp
 
 def test_what_a_whole_run_left(trained):
     """N29: its checkpoints and its best one."""
-    steps = [checkpoint.step for checkpoint in trained.checkpoints if checkpoint.kind == "latest"]
+    steps = [checkpoint.step for checkpoint in trained.checkpoints if checkpoint.role == "latest"]
     assert steps == [20, 40, 60, 80]
-    best = [checkpoint.step for checkpoint in trained.checkpoints if checkpoint.kind == "best"]
+    best = [checkpoint.step for checkpoint in trained.checkpoints if checkpoint.role == "best"]
     assert best == [trained.record["best"]["step"]]
     assert not any(checkpoint.note for checkpoint in trained.checkpoints)
     assert all(checkpoint.size_bytes > 1000 for checkpoint in trained.checkpoints)

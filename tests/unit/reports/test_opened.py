@@ -50,7 +50,7 @@ def test_checkpoints_and_what_is_wrong_with_them(make):
     assert damaged.note.startswith("damaged: ckpt-40.manifest.json")
     run = make("garden")
     assert run.status == "Model Garden"
-    assert [(checkpoint.step, checkpoint.kind) for checkpoint in run.checkpoints] == [(40, "latest"), (30, "best")]
+    assert [(checkpoint.step, checkpoint.role) for checkpoint in run.checkpoints] == [(40, "latest"), (30, "best")]
     assert all("without a manifest" in checkpoint.note for checkpoint in run.checkpoints)
     assert run.best == 0.75
     assert run.curves.get("validation", "accuracy").steps == [10, 20, 30, 40]

@@ -48,7 +48,7 @@ def test_one_run_has_its_whole_config_and_its_checkpoints(tmp_path):
     found = held(tmp_path / "run")
     assert found["facts"][0] == ("Status", "preempted", "step 5 of 40")
     assert ["runtime.seed", "1", "--set"] in found["config"]
-    assert found["checkpoints"][0]["kind"].startswith("latest, damaged: ")
+    assert found["checkpoints"][0]["role"].startswith("latest, damaged: ")
     assert (found["runs"][0]["best"], found["checkpoints"][0]["path"]) == (None, "run/ckpt-40")
 
 
