@@ -26,7 +26,7 @@ from official_trainer.program import keras_fit
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks import metrics, vocabularies
+from official_trainer.tasks import vocabularies
 from official_trainer.tracking.monitored import Direction, required_value
 
 _OF_VALIDATION = "val_"
@@ -218,18 +218,10 @@ class ProgramCheckpoint(_Callback):
         if self.mode != "auto":
             return "min" if self.mode == "min" else "max"
         name = self.monitor.removeprefix(_OF_VALIDATION)
-        if name == "loss" or name in [f"{output}_loss" for output in getattr(trainer.model, "output_names", ())]:
+        if name in [f"{output}_loss" for output in getattr(trainer.model, "output_names", ())]:
             return "min"
-        held = [*trainer.model.metrics, *trainer.train_metrics, *trainer.validation_metrics]
-        measures = [each for metric in held for each in metrics.inner_metrics(metric)]
-        metric = next((each for each in measures if each.name == name), None)
-        if (found := None if metric is None else metrics.direction_of(metric)) is not None:
-            return found
-        why = "it is not a metric of the model" if metric is None else f"{type(metric).__name__} declares no direction"
-        raise metrics.MetricDirectionError(
-            f"ProgramCheckpoint: it is unknown whether a higher or a lower {self.monitor!r} is better: {why}; set mode "
-            'to "max" or "min", or give the metric an attribute direction with one of these'
-        )
+        direction: Direction = trainer.evaluation.metric_direction(name)
+        return direction
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._fit is None:

@@ -27,7 +27,6 @@ from official_trainer.nearest import nearest
 from official_trainer.program.rows import as_rows, divided, gather
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import do_not_convert
-from official_trainer.tasks.returned import other_library
 
 DEFAULT_BATCH_SIZE = 32  # Keras's
 _NO_END = 2**62
@@ -43,7 +42,7 @@ class ArgumentError(UserError, ValueError):
 
 
 def check_one_keras(model: Any, **arguments: Any) -> None:
-    """Refuses objects of another Keras than the model, and of PyTorch.
+    """Refuses objects of another Keras than the model.
 
     Args:
       model: the model.
@@ -55,22 +54,11 @@ def check_one_keras(model: Any, **arguments: Any) -> None:
     is_3 = kerases.is_3(model)
     for place, argument in arguments.items():
         for value in tf.nest.flatten(argument):
-            check_library(place, value)
             if kerases.is_2(value) if is_3 else kerases.is_3(value):
                 kind = value if isinstance(value, type) else type(value)
                 which = f"{kind.__name__} is of {kerases.of(kind).NAME}, and the model {type(model).__name__}"
                 fix = "import keras" if is_3 else "from official_trainer.lazy import keras"
                 raise ArgumentError(f"{place}: {which} of {kerases.of(model).NAME}: take both from `{fix}`")
-
-
-def check_library(place: str, value: Any) -> None:
-    """Refuses an object of PyTorch.
-
-    Raises:
-      ArgumentError: names the argument and the class.
-    """
-    if said := other_library(value):
-        raise ArgumentError(f"{place}: {said}")
 
 
 def check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:

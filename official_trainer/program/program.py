@@ -29,7 +29,6 @@ from official_trainer.program.data import (
     ArgumentError,
     CallData,
     Source,
-    check_library,
     check_one_keras,
     counts,
     one_batch,
@@ -112,17 +111,15 @@ class Program(AsyncMethods):
           runtime: this section of an experiment's config: devices, precision, compiler, limits.
 
         Raises:
-          ArgumentError: a section repeats an argument of Keras, or needs what is missing; or the model is of PyTorch.
+          ArgumentError: a section repeats an argument of Keras, or needs what is missing; or there is no model.
           ConfigError: a section has a wrong value.
           DeviceError: `runtime` needs devices that are not there.
         """
-        check_library("Program", model)
         if not callable(model):
             raise ArgumentError(f"Program: {model!r} is no Keras model, nor a function that builds one")
         is_built = "Model" in kerases.kinds(model)
         settings = Settings.of(trainer, runtime, seed=seed, model_dir=model_dir or "", builds=not is_built)
         built: keras.Model = model if is_built else settings.build(model)
-        check_library("Program, which calls this function", built)
         if "Model" not in kerases.kinds(built):
             what = "is no Keras model, nor a function that builds one"
             raise ArgumentError(f"Program: {model!r} {what}: it returned {built!r}")

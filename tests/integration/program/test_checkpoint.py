@@ -198,7 +198,7 @@ def test_what_contradicts_itself_is_refused_at_once(arguments, message):
         (
             {"monitor": "val_score"},
             MetricDirectionError,
-            'Scripted declares no direction; set mode to "max" or "min", or give',
+            "Scripted does not declare it; set mode to max or min",
         ),
     ],
 )

@@ -94,10 +94,3 @@ def test_what_builds_no_model_is_refused():
         Program(lambda: None)
     with pytest.raises(ArgumentError, match=r"^Program: 'model.h5' is no Keras model, nor a function that builds one$"):
         Program("model.h5")
-
-
-def test_a_module_of_pytorch_is_refused():
-    """K8: it could be called, too."""
-    module = type("Linear", (), {"__module__": "torch.nn.modules.linear", "__call__": lambda self: None})()
-    with pytest.raises(ArgumentError, match=r"^Program: Linear is of PyTorch, and this package trains with Keras"):
-        Program(module)
