@@ -129,14 +129,14 @@ def _range(path: str, word: str, written: str, arguments: Sequence[str]) -> Floa
         warnings.simplefilter("ignore")  # that a step does not lead to the upper bound, which is an error here
         try:
             if is_integer:
-                found: Any = IntDistribution(low, high, log=is_log, step=step[0] if step else 1)
+                distribution: Any = IntDistribution(low, high, log=is_log, step=step[0] if step else 1)
             else:
-                found = FloatDistribution(low, high, log=is_log, step=step[0] if step else None)
+                distribution = FloatDistribution(low, high, log=is_log, step=step[0] if step else None)
         except ValueError as error:
             raise _wrong(path, str(error), written) from None
-    if found.high != high:
+    if distribution.high != high:
         raise _wrong(path, "needs a step that leads from one bound to the other", written)
-    return found
+    return distribution
 
 
 def _wrong(path: str, what: str, got: str = "", allowed: str = "", words: Sequence[str] = ()) -> ConfigError:

@@ -59,8 +59,10 @@ class Experiment:
           ConfigError: it would not.
         """
         resolved = self.resolve(sets)
-        place = files.join(self.directory, "trials", "0", "run")
-        check_ready(Job(experiment=self.name, resolved=resolved, model_dir=place, mode="train_and_eval", gin=self.gin))
+        run_dir = files.join(self.directory, "trials", "0", "run")
+        check_ready(
+            Job(experiment=self.name, resolved=resolved, model_dir=run_dir, mode="train_and_eval", gin=self.gin)
+        )
         return resolved
 
     def command(self, verb: str, folder: str, sets: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from official_trainer.processes.verdict import End
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps.settings import SweepError
 
-PLACE, OUTPUT = "check", "check.log"
+FOLDER, OUTPUT = "check", "check.log"
 """In the directory of a sweep: where it is tried, and what that prints; absent afterwards, unless it failed."""
 
 
@@ -49,7 +49,7 @@ def rehearse(command: Sequence[str], directory: str) -> None:
         finally:
             process.kill()
     if code == 0:
-        for left in (output, files.join(directory, PLACE)):
+        for left in (output, files.join(directory, FOLDER)):
             files.remove(left)
         return
     how = End(name="check", role=CHIEF, code=code).how

@@ -122,11 +122,11 @@ def _settled(config: Any, path: str) -> str:
 
 def _branches(config: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yields the one-ofs around a field, outermost first, with the branch that the field is in."""
-    value, place = config, ""
+    value, section = config, ""
     for key in fields.parse_path(path):
         if isinstance(value, OneOf):
-            yield place, str(key)
-        value, place = fields.child(value, key), fields.join(place, key)
+            yield section, str(key)
+        value, section = fields.child(value, key), fields.join(section, key)
 
 
 def _problems(space: Space, resolve: Resolve) -> Iterator[Problem]:

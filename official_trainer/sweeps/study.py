@@ -260,7 +260,7 @@ def sampler_of(config: SweepConfig, number: int = 0, path: str = "") -> Any:
     """
     words = ["sweep"] if config.sampler_class in _OF_THE_SWEEP else [str(number), path]
     digest = hashlib.sha256("/".join([str(config.seed), *words]).encode()).digest()
-    return _made(config.sampler, "sampler", optuna.samplers, {"seed": int.from_bytes(digest[:4], "big")})
+    return _instance(config.sampler, "sampler", optuna.samplers, {"seed": int.from_bytes(digest[:4], "big")})
 
 
 def pruner_of(config: SweepConfig) -> Any:
@@ -269,10 +269,10 @@ def pruner_of(config: SweepConfig) -> Any:
     Raises:
       ConfigError: Optuna has no such class, or refuses its arguments.
     """
-    return None if config.pruner is None else _made(config.pruner, "pruner", optuna.pruners, {})
+    return None if config.pruner is None else _instance(config.pruner, "pruner", optuna.pruners, {})
 
 
-def _made(given: str | Mapping[str, Any], path: str, module: ModuleType, seed: Mapping[str, int]) -> Any:
+def _instance(given: str | Mapping[str, Any], path: str, module: ModuleType, seed: Mapping[str, int]) -> Any:
     """Returns an object of Optuna.
 
     Args:
@@ -284,7 +284,7 @@ def _made(given: str | Mapping[str, Any], path: str, module: ModuleType, seed: M
     arguments = {} if isinstance(given, str) else {name: value for name, value in given.items() if name != "type"}
     name = given if isinstance(given, str) else str(given.get("type"))
     names = [
-        each for each in module.__all__ if each[0].isupper() and not each.startswith("Base") and each not in _UNFIT
+        entry for entry in module.__all__ if entry[0].isupper() and not entry.startswith("Base") and entry not in _UNFIT
     ]
     if name not in names:
         near = best_match(name, names)
@@ -312,7 +312,7 @@ def _made(given: str | Mapping[str, Any], path: str, module: ModuleType, seed: M
             )
     for argument, value in arguments.items():
         if isinstance(value, Mapping) and "type" in value:
-            arguments[argument] = _made(value, f"{path}.{argument}", _MODULES.get(argument, module), {})
+            arguments[argument] = _instance(value, f"{path}.{argument}", _MODULES.get(argument, module), {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         try:

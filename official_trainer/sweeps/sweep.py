@@ -43,7 +43,7 @@ def run(plan: Plan, shown: Shown) -> optuna.Study:
         raise SweepError(f"--model_dir={plan.directory} is a URL; the directory of a sweep is one that machines share")
     path = files.join(plan.directory, files.SWEEP_FILE)
     if not files.exists(path) and files.exists(plan.directory):
-        ours = (rehearsal.PLACE, rehearsal.OUTPUT)
+        ours = (rehearsal.FOLDER, rehearsal.OUTPUT)
         others = [name for name in files.list_dir(plan.directory) if not name.startswith(".") and name not in ours]
         if others:
             what = f"--model_dir={plan.directory} holds {first_few(others)}, but no sweep"
@@ -57,8 +57,8 @@ def run(plan: Plan, shown: Shown) -> optuna.Study:
                 if not files.exists(path):
                     shown.say("trying one step and one evaluation")
                     metrics = [f"--metric={metric}" for metric in plan.objective.directions]
-                    place = files.join(plan.directory, rehearsal.PLACE)
-                    rehearsal.rehearse([*plan.experiment.command("check", place, ()), *metrics], plan.directory)
+                    folder = files.join(plan.directory, rehearsal.FOLDER)
+                    rehearsal.rehearse([*plan.experiment.command("check", folder, ()), *metrics], plan.directory)
                 name = _describe(plan, path)
                 created = study.create(study.storage_of(plan.directory, plan.config.storage), name, plan.objective)
             Driver(plan, Draws(created, plan.space, plan.config), shown).run()
