@@ -28,7 +28,7 @@ USAGE = "RUN|DIR… [--metrics=NAME[:WHICH],…] [--where=CONDITION] [--sort=COL
 EXAMPLES = (
     ("official-trainer compare runs/digits runs/wide", "two runs: all that differs"),
     ("official-trainer compare runs", "all runs below a folder, the best first"),
-    ("official-trainer compare runs \"--where=learning_rate < 0.1\"", "some of them"),
+    ('official-trainer compare runs "--where=learning_rate < 0.1"', "some of them"),
     ("official-trainer compare runs --group=learning_rate --format=markdown", "means over seeds, for a page"),
 )
 NEXT = ("official-trainer show runs/digits", "the values that a run used")
