@@ -12,7 +12,7 @@ def run_command(program, argv):
     from official_trainer import cli
     from official_trainer.launch.targets.slurm import SlurmProfile
     from official_trainer.processes import children
-    from tests.support.launch.forked_starter import ForkedStarter
+    from tests.support.processes.forked_starter import ForkedStarter
     from tests.support.sweeps.drivers import fork_trials
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if pytest runs in the background

@@ -14,7 +14,7 @@ from tests.support.chaos.runs import INTERVALS, Variant
 from tests.support.chaos.summary import Tally
 from tests.support.distributed.coordinated import LONG, WORKSPACE, Run
 from tests.support.distributed.workers import TWO_WORKERS, argv_of, cluster, phase_of
-from tests.support.launch.local_jobs import LAUNCHER, STARTER, LocalJob
+from tests.support.processes.local_jobs import LAUNCHER, STARTER, LocalJob
 
 VICTIMS = {"chief": [0], "worker": [1], "all": [0, 1], "nobody": []}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)

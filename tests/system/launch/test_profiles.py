@@ -16,7 +16,7 @@ from official_trainer.launch import targets
 from official_trainer.launch.job_spec import PLACEHOLDER
 from tests import ROOT
 from tests.support.launch import examples, rendered
-from tests.support.launch.local_jobs import LocalJob
+from tests.support.processes.local_jobs import LocalJob
 from tests.support.workspace import copy_workspace
 
 PACKAGE = ROOT / "official_trainer"

@@ -13,7 +13,7 @@ from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.verdict import Restarts
 from tests.support.cases import cases
-from tests.support.launch.jobs import until
+from tests.support.processes.jobs import until
 
 _names = itertools.count()
 

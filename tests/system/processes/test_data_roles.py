@@ -12,8 +12,8 @@ import pytest
 from official_trainer import cli
 from official_trainer.errors import ExitCode
 from tests import ROOT
-from tests.support.launch.jobs import Launched
-from tests.support.launch.local_jobs import LocalJob
+from tests.support.processes.jobs import Launched
+from tests.support.processes.local_jobs import LocalJob
 
 SERVED = {"worker": 1, "dispatcher": 1, "data_worker": 2}
 

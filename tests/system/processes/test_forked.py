@@ -14,7 +14,7 @@ from official_trainer.processes.children import preloaded
 from official_trainer.processes.forked import ForkedProcess
 from tests import ROOT
 from tests.support.cases import cases
-from tests.support.launch.jobs import until
+from tests.support.processes.jobs import until
 
 WAIT = "print(os.getpid(), flush=True)\nimport time\ntime.sleep(600)"
 FORKED = "import multiprocessing as m, signal\nm.get_context('fork').Process(target=signal.pause, name='mine').start()"
@@ -158,7 +158,7 @@ def test_the_fork_server_never_starts_the_runtime(keras, tmp_path):
     source = (
         "import os, sys\nfrom multiprocessing import connection\nfrom official_trainer.processes import forked\n"
         f"forked.preload({modules})\n"
-        "command = ['tests.support.launch.runtime_started']\n"
+        "command = ['tests.support.processes.runtime_started']\n"
         "process = forked.ForkedProcess(command, environ=os.environ, output='output')\n"
         "connection.wait([process.sentinel])\nassert 'tensorflow' not in sys.modules\nsys.exit(process.exit_code())\n"
     )

@@ -11,8 +11,8 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.processes import isolation
 from tests.support.distributed.workers import phase_of
-from tests.support.launch.listening import ALL, connects, listening
-from tests.support.launch.local_jobs import LocalJob
+from tests.support.processes.listening import ALL, connects, listening
+from tests.support.processes.local_jobs import LocalJob
 from tests.support.workspace import copy_workspace
 
 NOBODY = 65534

@@ -10,7 +10,7 @@ import pytest
 
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.processes import local
-from tests.support.launch.jobs import Launched, is_alive, until
+from tests.support.processes.jobs import Launched, is_alive, until
 
 TWO = {"worker": 2}
 SERVED = {"chief": 1, "worker": 2, "ps": 1}
@@ -72,11 +72,11 @@ def test_each_process_is_told_who_it_is(tmp_path, spawn):
 def test_processes_are_forked_from_one_that_has_imported_for_them(tmp_path):
     """What is preloaded is imported once, elsewhere; what is random still differs."""
     source = """
-import tests.support.launch.preloaded as preloaded, numpy
+import tests.support.processes.preloaded as preloaded, numpy
 print("imported here:", preloaded.PID == os.getpid())
 print("number:", numpy.random.rand())
 """
-    code, job = run(tmp_path, TWO, {"worker": source}, preload=["json", "tests.support.launch.preloaded"])
+    code, job = run(tmp_path, TWO, {"worker": source}, preload=["json", "tests.support.processes.preloaded"])
     assert code == 0, job.err
     assert job.out.count("imported here: False") == 2
     assert len(set(re.findall(r"number: (\S+)", job.out))) == 2

@@ -7,7 +7,7 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.errors import ExitCode
 from tests import ROOT
-from tests.support.launch.local_jobs import LocalJob
+from tests.support.processes.local_jobs import LocalJob
 from tests.support.workspace import copy_workspace
 
 

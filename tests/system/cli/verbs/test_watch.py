@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from official_trainer.checkpoints.manifest import committed_steps
-from tests.support.launch.jobs import until
+from tests.support.processes.jobs import until
 from tests.support.terminal import on_a_terminal
 from tests.support.workspace import copy_workspace
 

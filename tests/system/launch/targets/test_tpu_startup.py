@@ -16,7 +16,7 @@ from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.processes.job import Role
 from tests import ROOT
 from tests.support import repository
-from tests.support.launch.jobs import until
+from tests.support.processes.jobs import until
 
 TIMEOUT_SECONDS = 120
 WORDS = ["$(id)", "`id`", "'", '"', "a\nb", "-n", "*", "~", "\\", "!", ""]

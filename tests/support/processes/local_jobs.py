@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from tests.support.forked import Child
-from tests.support.launch.jobs import is_alive, until
+from tests.support.processes.jobs import is_alive, until
 
 LAUNCHER, STARTER = "launcher", "starter"
 
@@ -100,7 +100,7 @@ def _children(pid):
 def _launch(argv, new_starter):
     from official_trainer import cli
     from official_trainer.processes import local
-    from tests.support.launch.forked_starter import ForkedStarter
+    from tests.support.processes.forked_starter import ForkedStarter
 
     if not new_starter:
         local.Starter = ForkedStarter

@@ -24,7 +24,7 @@ class Launched:
         command = [
             sys.executable,
             "-m",
-            "tests.support.launch.launcher",
+            "tests.support.processes.launcher",
             str(folder),
             json.dumps({**wanted, "options": options}),
         ]

@@ -1,4 +1,4 @@
-"""The launcher, for a job of scripted processes: `python -m tests.support.launch.launcher FOLDER JSON`."""
+"""The launcher, for a job of scripted processes: `python -m tests.support.processes.launcher FOLDER JSON`."""
 
 import json
 import os
@@ -18,7 +18,7 @@ roles = tuple(
     Role(
         name=name,
         count=count,
-        argv=("tests.support.launch.scripted_role", FOLDER, json.dumps(WANTED["sources"])),
+        argv=("tests.support.processes.scripted_role", FOLDER, json.dumps(WANTED["sources"])),
         environ={"SERVES": name} if name in DATA_ROLES else {},
         ports=tuple(range(count)) if name in DATA_ROLES else (),
     )
