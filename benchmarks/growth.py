@@ -212,13 +212,6 @@ def events_at_restart(folder: Path, size: int) -> Timed:
     return run
 
 
-def opened_curves(folder: Path, size: int) -> Timed:
-    directory = data.rows(folder, size)
-    from official_trainer import reports
-
-    return lambda: _nothing(reports.open(directory).curves)
-
-
 def compare_rows(folder: Path, size: int) -> Command:
     places = data.rows(folder, 21), data.rows(folder, size)  # of one run there is no table
     return _command("compare", *places, "--metrics=accuracy:max,train/training_loss:min")
@@ -399,7 +392,6 @@ THINGS = [
     Growing("opening the run in Python", "checkpoints", FEW, opened_checkpoints),
     Growing("metrics.jsonl at a restart", "rows", MOST_OF_ALL, rows_at_restart),
     Growing("TensorBoard's files at a restart", "rows", (10**3, 10**4, 10**5), events_at_restart),
-    Growing("opening and drawing curves, as attach does", "rows", MOST_OF_ALL, opened_curves),
     Growing("compare --metrics", "rows", MOST_OF_ALL, command=compare_rows),
     Growing("report of the run", "rows", MOST_OF_ALL, command=report_rows),
     Growing("list", "experiments", FEW, command=listed),
