@@ -145,7 +145,7 @@ class TensorBoardTracker(Tracker):
         summary = load("tensorboard.plugins.hparams.summary_v2")
         plain = {"experiment": experiment, **config}
         values = {
-            name: as_hparam(value)
+            name: _as_hparam(value)
             for name, value in plain.items()
             if isinstance(value, bool | int | float | str) and (self._listed is None or name in self._listed)
         }
@@ -213,7 +213,7 @@ class TensorBoardTracker(Tracker):
             return
         folder = self._folder(self._describes)
         self._note(folder, outcome.step)
-        self._add(outcome.step, [(folder, session_end())])
+        self._add(outcome.step, [(folder, _session_end())])
 
     def close(self) -> None:
         with self._storage_faults_said():
@@ -388,17 +388,16 @@ def _summary(tag: str, metadata: Any, tensor: Any) -> Any:
     return summary
 
 
-def session_end(*, is_success: bool = True) -> Any:
+def _session_end() -> Any:
     """Returns the summary by which the HParams tab knows that a run has ended."""
     plugin, api = load("tensorboard.plugins.hparams.plugin_data_pb2"), load("tensorboard.plugins.hparams.api_pb2")
-    status = api.STATUS_SUCCESS if is_success else api.STATUS_FAILURE
-    info = plugin.SessionEndInfo(status=status, end_time_secs=time.time())
+    info = plugin.SessionEndInfo(status=api.STATUS_SUCCESS, end_time_secs=time.time())
     metadata = load("tensorboard.plugins.hparams.metadata")
     content = metadata.create_summary_metadata(plugin.HParamsPluginData(session_end_info=info))
     return _summary(metadata.SESSION_END_INFO_TAG, content, metadata.NULL_TENSOR)
 
 
-def as_hparam(value: bool | int | float | str) -> bool | float | str:
+def _as_hparam(value: bool | int | float | str) -> bool | float | str:
     """Returns a value as the HParams tab shows it best: it would show the number 64 as 64.000.
 
     An integer is a text with spaces before it, which a browser leaves out, so that it is sorted as a number.
