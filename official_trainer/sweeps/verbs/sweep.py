@@ -21,6 +21,7 @@ from official_trainer import files
 from official_trainer.cli import flags, process, target, terminal, verbs
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode
+from official_trainer.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
@@ -68,12 +69,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("sweeps need Optuna: pip install 'official-trainer[sweep]'")
     act = _WORDS.get(arguments.name)
     if act is None and arguments.directory:
-        raise UsageError(f"unexpected argument {arguments.directory!r}: name one experiment")
+        near = did_you_mean(str(arguments.name), _WORDS)
+        raise UsageError(f"unexpected argument {arguments.directory!r}: name one experiment{near}")
     for flag, (name, is_in_use) in _OF_WORDS.items():
         if name != arguments.name and is_in_use(arguments):
             raise UsageError(f"{flag} is for `official-trainer sweep {name} DIR`; leave it out")
     if act is None:
         return _sweep(arguments)
+    for word in _words_of_run(arguments):
+        if word.startswith("--") and word.partition("=")[0] not in _READ_BY_WORDS:
+            raise UsageError(f"{word} is not for `official-trainer sweep {arguments.name} DIR`; leave it out")
     directory = os.path.expanduser(arguments.directory or arguments.model_dir or "")
     if not directory:
         raise UsageError(f"name the directory of a sweep: official-trainer sweep {arguments.name} DIR")
@@ -116,7 +121,11 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
     head = f"# trial {number} of {directory}, {shown.ending(trials[number], metrics)}"
     text = "\n".join([head, *(f"{path}: {value}" for path, value in space.texts(fields, trials[number].params))])
     if arguments.write:
-        files.write_text_atomically(os.path.expanduser(arguments.write), f"{text}\n")
+        try:
+            files.write_text_atomically(os.path.expanduser(arguments.write), f"{text}\n")
+        except OSError as error:
+            what = f"--write={arguments.write} cannot be written: {files.reason_of(error)}"
+            raise UsageError(f"{what}; name another file") from error
     terminal.show(text)
 
 
@@ -153,6 +162,8 @@ _OF_WORDS: dict[str, tuple[str, Callable[[argparse.Namespace], object]]] = {
     "N": ("retry", lambda arguments: arguments.numbers),
 }
 """What only one of the words takes."""
+_READ_BY_WORDS = ("--model_dir", "--quiet", "--traceback")
+"""Flags of the command of a sweep that `show`, `best` and `retry` take too."""
 
 
 def worker_command(arguments: argparse.Namespace) -> verbs.WorkerCommand:
@@ -163,10 +174,15 @@ def worker_command(arguments: argparse.Namespace) -> verbs.WorkerCommand:
       ConfigError: the file of the sweep or the experiment's configuration has a problem.
     """
     plan = _planned(arguments)
+    return verbs.WorkerCommand(_words_of_run(arguments), plan.directory, plan.grace_seconds)
+
+
+def _words_of_run(arguments: argparse.Namespace) -> list[str]:
+    """Returns the command line of a sweep, without its word."""
     parser = flags.Parser("", usage="", description="")
     flags.add_run_flags(parser)
     add_worker_flags(parser)
-    return verbs.WorkerCommand(parser.words(arguments), plan.directory, plan.grace_seconds)
+    return parser.words(arguments)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

@@ -78,6 +78,9 @@ def test_what_the_words_do_not_take_is_refused(sweep, tmp_path, capsys):
         ("retry", sweep, "4"): "trial 4 is not done: the command of the sweep continues it",
         ("show",): "name the directory of a sweep: official-trainer sweep show DIR",
         ("show", sweep, "--write=x"): "--write is for `official-trainer sweep best DIR`; leave it out",
+        ("show", sweep, "--trials=5"): "--trials=5 is not for `official-trainer sweep show DIR`; leave it out",
+        ("shw", sweep): "name one experiment; did you mean show?",
+        ("best", sweep, "--write=/none/x.yaml"): "--write=/none/x.yaml cannot be written: No such file or directory",
         ("show", str(tmp_path)): "holds no sweep (there is no ",
         ("digits_mlp", "more"): "unexpected argument 'more': name one experiment",
         (
