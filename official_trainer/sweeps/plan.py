@@ -122,6 +122,7 @@ def planned(experiment: Experiment, settings: Resolved) -> Plan:
       ConfigError: the settings, or the space, have a problem.
     """
     config, resolved = settings.config, experiment.ready(())
+    config = config.replace(storage=study.settled(config.storage))
     _check_evaluated(resolved)
     objective = objective_of(settings, resolved.config.trainer)
     space = spaces.read(config.space, lambda path: origin_in_space(settings, path), experiment.ready)

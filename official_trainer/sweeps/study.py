@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import optuna
+import sqlalchemy
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 
 from official_trainer import files
@@ -89,6 +90,8 @@ def reported(storage: str) -> Iterator[None]:
         if not storage or not type(error).__module__.startswith(("sqlalchemy", "optuna")):
             raise
         what = f"storage={without_secrets(storage)} cannot be used: {_reason(error)}"
+        if isinstance(error, sqlalchemy.exc.ArgumentError):  # of the URL, without which no database is asked
+            raise SweepError(f"{what}. Correct the URL") from None
         fix = "Start the database, or correct the URL, and give the same command again"
         raise SweepError(f"{what}. {fix}", ExitCode.RETRY) from None  # its cause may have the password
 
@@ -97,6 +100,27 @@ def _reason(error: BaseException) -> str:
     while not hasattr(error, "orig") and (cause := error.__cause__ or error.__context__) is not None:
         error = cause  # SQLAlchemy and Optuna have made others of what the driver of the database has said
     return without_secrets(" ".join(str(getattr(error, "orig", error)).split())) or type(error).__name__
+
+
+def url_of(storage: str) -> str:
+    """Returns the URL of a database, which an environment variable may hold."""
+    return os.environ.get(storage.removeprefix(VARIABLE), "") if storage.startswith(VARIABLE) else storage
+
+
+def settled(storage: str) -> str:
+    """Returns the storage of a sweep as it holds in any working directory: the file of SQLite with its whole path."""
+    path = _sqlite_file(storage)
+    return f"sqlite:///{files.absolute(path)}" if path and storage == f"sqlite:///{path}" else storage
+
+
+def _sqlite_file(url: str) -> str:
+    """Returns the file of a database of SQLite; empty for another database."""
+    try:
+        parsed = sqlalchemy.make_url(url)
+    except sqlalchemy.exc.ArgumentError:  # is said when the database is opened
+        return ""
+    path = (parsed.database or "") if parsed.get_backend_name() == "sqlite" else ""
+    return "" if path.startswith((":memory:", "file:")) else path
 
 
 def storage_of(directory: str, storage: str) -> Any:
@@ -110,10 +134,9 @@ def storage_of(directory: str, storage: str) -> Any:
       SweepError: it cannot be read, or the database cannot be used.
     """
     if storage:
-        url = os.environ.get(storage.removeprefix(VARIABLE), "") if storage.startswith(VARIABLE) else storage
         try:
             with reported(storage):
-                return optuna.storages.RDBStorage(url)
+                return optuna.storages.RDBStorage(url_of(storage))
         except ImportError as error:
             package = getattr(error.__cause__ or error, "name", None)
             what = f"storage={without_secrets(storage)} needs a package that is not here"
@@ -180,8 +203,9 @@ def load(directory: str, name: str, storage: str) -> optuna.Study:
       SweepError: it cannot be read.
     """
     path = files.join(directory, JOURNAL)
-    if not storage and not files.exists(path):
-        raise SweepError(f"{path} is not there, in which the trials of the sweep are; put a good copy back")
+    kept = _sqlite_file(url_of(storage)) if storage else path
+    if kept and not files.exists(kept):  # SQLite would make an empty one
+        raise SweepError(f"{kept} is not there, in which the trials of the sweep are; put a good copy back")
     opened = storage_of(directory, storage)
     try:
         with reported(storage):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import optuna
@@ -59,8 +59,8 @@ def run(plan: Plan, shown: Shown) -> optuna.Study:
                     metrics = [f"--metric={metric}" for metric in plan.objective.directions]
                     folder = files.join(plan.directory, rehearsal.FOLDER)
                     rehearsal.rehearse([*plan.experiment.command("check", folder, ()), *metrics], plan.directory)
-                name = _describe(plan, path)
-                created = study.create(study.storage_of(plan.directory, plan.config.storage), name, plan.objective)
+                opened = study.storage_of(plan.directory, plan.config.storage)  # first, since a wrong URL is corrected
+                created = study.create(opened, _describe(plan, path), plan.objective)
             Driver(plan, Draws(created, plan.space, plan.config), shown).run()
         return created
     finally:
@@ -90,10 +90,24 @@ def _refuse_changes(directory: str, before: Mapping[str, Any], identity: Mapping
             continue
         what = f"{old}, not {new}"
         if isinstance(old, dict):
-            new = new or {}
-            changed = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
-            what = first_few([f"{key} was {old.get(key)}, is {new.get(key)}" for key in changed])
+            before_it, after_it = dict(_leaves(old)), dict(_leaves(new or {}))
+            changed = [key for key in dict.fromkeys([*before_it, *after_it]) if before_it.get(key) != after_it.get(key)]
+            words = [f"{key} was {_word(before_it.get(key))}, is {_word(after_it.get(key))}" for key in changed]
+            what = first_few(words)
         raise SweepError(
             f"--model_dir={directory} holds a sweep with another {word}: {what}. Its trials could not be compared; "
             "set it as it was, or name another --model_dir"
         )
+
+
+def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each value in a mapping and those in it, with its path."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{within}{name}.")
+        else:
+            yield within + name, value
+
+
+def _word(value: Any) -> str:
+    return "not set" if value in (None, "", {}) else str(value)

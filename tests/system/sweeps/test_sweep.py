@@ -93,7 +93,7 @@ def test_the_same_command_has_nothing_left_and_another_sweep_is_refused(finished
     """N21: like the changed config of a run; the number of trials may change."""
     sweep, _ = finished
     for words, message in (
-        ((f"--space={RATE}=log(1e-3, 1)",), "holds a sweep with another description: space was"),
+        ((f"--space={RATE}=log(1e-3, 1)",), f"holds a sweep with another description: space.{RATE} was "),
         (("trainer.train_steps=8",), "holds a sweep with another config: trainer.train_steps was 6, is 8"),
     ):
         done = command(sweep, *WORDS, *words)

@@ -161,6 +161,9 @@ def test_a_database_that_cannot_be_used_is_said_without_its_password(tmp_path, m
     monkeypatch.setenv("URL", "sqlite:////nowhere/at/all.db")
     with pytest.raises(SweepError, match=r"storage=env:URL cannot be used: .*unable to open.* Start the database"):
         study.storage_of(str(tmp_path), "env:URL")
+    with pytest.raises(SweepError, match=r"storage=nosuch://x cannot be used: .*\. Correct the URL$") as caught:
+        study.storage_of(str(tmp_path), "nosuch://x")
+    assert caught.value.exit_code == 2
     with pytest.raises(SweepError, match="storage=oracle://x needs a package that is not here: pip install"):
         study.storage_of(str(tmp_path), "oracle://x")
     for storage, message in {
@@ -171,3 +174,16 @@ def test_a_database_that_cannot_be_used_is_said_without_its_password(tmp_path, m
         with pytest.raises(ConfigError, match=message) as caught:
             config.resolve(SweepConfig(), sets=["space.x=log(1, 2)", f"storage={storage}"])
         assert "secret" not in str(caught.value)
+
+
+def test_the_file_of_sqlite_is_the_same_from_everywhere(tmp_path, monkeypatch):
+    """N21: also where it is written without its folder; one that is gone is no new study."""
+    monkeypatch.chdir(tmp_path)
+    assert (
+        study.settled("sqlite:///x.db") == study.settled(f"sqlite:///{tmp_path}/x.db") == f"sqlite:///{tmp_path}/x.db"
+    )
+    for storage in ("", "env:URL", "sqlite://", "postgresql://host/x", "no URL"):
+        assert study.settled(storage) == storage
+    with pytest.raises(SweepError, match=r"x\.db is not there, in which the trials of the sweep are; put a good copy"):
+        study.load(str(tmp_path), "sweep", "sqlite:///x.db")
+    assert not (tmp_path / "x.db").exists()
