@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.engine.inference import Columns, Inference, joined, num_examples_of, numbered
+from official_trainer.errors import UserError
 from official_trainer.formats import contract as contracts
 from official_trainer.formats import readers, samples
-from official_trainer.formats.kinds import kind_of, refuse_missing
+from official_trainer.formats.kinds import UnknownFileError, kind_of, refuse_missing
 from official_trainer.formats.readers import Arrays
 from official_trainer.tasks import export
 from official_trainer.tasks.task import features_and_labels
@@ -41,8 +42,19 @@ def inference(path: str, trainer: Trainer) -> Any:
     """Returns the inference of a file; the task's `predict_step` calls a model of Keras, as that of a checkpoint.
 
     Raises:
-      FormatError: the file cannot be read.
+      FormatError: the file cannot be used.
+      UnknownFileError: its library cannot read it.
     """
+    try:
+        return _inference(path, trainer)
+    except UserError:
+        raise
+    except Exception as error:  # of the library of the format
+        why = " ".join(str(error).split())
+        raise UnknownFileError(f"{path} cannot be read: {why}; name a whole file of this format") from error
+
+
+def _inference(path: str, trainer: Trainer) -> Any:
     kind = kind_of(path)
     if kind == "weights":
         trainer.model.load_weights(path)

@@ -85,6 +85,16 @@ def test_a_function_in_a_keras_file_does_not_run(exported, tmp_path):
     assert "Keras cannot read model.keras in safe mode: " in refused.err and "Lambda" in refused.err
 
 
+def test_a_file_that_its_library_cannot_read_is_refused_in_one_line(exported, tmp_path):
+    """N46: cut off, or something else under its name."""
+    path = tmp_path / "model.keras"
+    path.write_bytes((exported[1] / "model.keras").read_bytes()[:1000])
+    words = ["predict", f"--model_dir={exported[0]}", f"--model={path}", f"--output={tmp_path / 'rows'}"]
+    refused = run_command(words, cwd=ROOT, folder=tmp_path)
+    assert refused.code == 2
+    assert refused.err.splitlines()[-1].startswith(f"error: {path} cannot be read: "), refused.err
+
+
 def test_a_format_that_is_not_the_model_fails_the_export_by_its_name(exported, tmp_path):
     """N46: what was there stays, and nothing half-written is beside it."""
     run = tmp_path / "run"
