@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -79,8 +80,8 @@ def with_rewards(model: Any, weighted_metrics: Any, reward: Any, reward_weights:
     found = {}
     for name, function in functions.items():
         weight = weights.get(name, 1.0)
-        if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
-            raise ArgumentError(f"reward_weights: {weight!r} for the output {name!r}; allowed: numbers")
+        if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not math.isfinite(weight):
+            raise ArgumentError(f"reward_weights: {weight!r} for the output {name!r}; allowed: finite numbers")
         output = None if len(names) == 1 else name
         found[name] = reward_class(module)(_function(module, function), float(weight), output)
     if len(names) == 1:

@@ -211,7 +211,11 @@ REFUSED = {
         {"reward": {"left": closeness}, "reward_weights": {"right": 1.0}},
         r"^reward_weights\['right'\]: the outputs with a reward are left",
     ),
-    "a weight": ({"reward_weights": "much"}, r"^reward_weights: 'much' for the output 'left'; allowed: numbers$"),
+    "a weight": (
+        {"reward_weights": "much"},
+        r"^reward_weights: 'much' for the output 'left'; allowed: finite numbers$",
+    ),
+    "no number": ({"reward_weights": float("nan")}, r"^reward_weights: nan for the output 'left'; allowed: finite"),
     "no reward": ({"reward": None, "reward_weights": 2.0}, r"^reward_weights=2.0 has no effect without a reward; give"),
     "metrics": ({"weighted_metrics": ["mse"]}, r"^weighted_metrics: beside rewards of several outputs, give a dict by"),
 }
