@@ -11,32 +11,25 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import math
 import statistics
 
-from official_trainer.config import Resolved
+from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.overrides import format_override
-from official_trainer.errors import ExitCode, UserError
 from official_trainer.reports.overfit import trainer_of
 from official_trainer.runs.job import Job
-from official_trainer.tracking.jsonl import encode
+from official_trainer.shown import first_few
 
 _SECTION = "trainer.optimizer_config"
 _SCHEDULE = f"{_SECTION}.learning_rate"
 
+_LOWEST, _HIGHEST = 1e-7, 10.0
 _SMOOTHING = 0.9
 _DIVERGED = 4.0
 """A smoothed loss that is so many times the lowest one has diverged; of negative losses, by its distance from that."""
 
 _LEAST_STEPS = 10
 _ROUNDING = 1e-6
-
-
-class FixedRateError(UserError, TypeError):
-    """The optimizer does not take its learning rate from the config, so the finder cannot raise it."""
-
-    exit_code = ExitCode.CONFIG
 
 
 class RateCurve:
@@ -97,13 +90,6 @@ class RateCurve:
         fall = max(self.smoothed[_LEAST_STEPS - 1 : end]) - self.smoothed[end]
         return fall > max(2 * scatter, _ROUNDING * abs(self.smoothed[end]))
 
-    def jsonl(self) -> str:
-        """Returns a line of JSON for each step: `{"step": 1, "learning_rate": …, "loss": …, "smoothed_loss": …}`."""
-        rows = zip(self.rates, self.losses, self.smoothed, strict=True)
-        names = ("step", "learning_rate", "loss", "smoothed_loss")
-        lines = (dict(zip(names, (number, *map(encode, row)), strict=True)) for number, row in enumerate(rows, 1))
-        return "".join(f"{json.dumps(line)}\n" for line in lines)
-
     def svg(self, title: str) -> str:
         """Returns a picture under a title: losses of single steps, smoothed losses, and a line at the suggestion.
 
@@ -132,25 +118,22 @@ class RateCurve:
         return drawing.getvalue()
 
 
-def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCurve:
-    """Trains with a rate that rises exponentially from step to step, until the loss diverges.
+def search(job: Job, *, num_steps: int) -> RateCurve:
+    """Trains with a rate that rises exponentially from step to step, from 1e-7 to 10 or until the loss diverges.
 
     Warmup is left out. Nothing is evaluated, saved or exported, and no actions run. Data that ends begins again.
 
     Args:
       job: the run whose model, data and optimizer are tried.
-      lowest: rate of the first step.
-      highest: rate of the last step.
       num_steps: at least 2.
 
     Raises:
-      FixedRateError: the optimizer does not follow the config's schedule.
-      ConfigError: the job cannot be tried in one process.
+      ConfigError: the optimizer does not follow the config's schedule, or the job cannot be tried in one process.
     """
     rising = {
         "type": "exponential",
-        "exponential.initial_learning_rate": lowest,
-        "exponential.decay_rate": highest / lowest,
+        "exponential.initial_learning_rate": _LOWEST,
+        "exponential.decay_rate": _HIGHEST / _LOWEST,
         "exponential.decay_steps": num_steps - 1,
         "exponential.staircase": False,
     }
@@ -161,17 +144,11 @@ def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCu
         from official_trainer.tasks import optimization
 
         rates = [float(rate) for rate in optimization.learning_rates(trainer.optimizer, trainer.global_step).values()]
-        if len(rates) > 1:
-            raise FixedRateError(
-                f"{type(trainer.task).__name__} has {len(rates)} optimizers, each with a learning rate, and the finder "
-                "raises one; look for each by hand"
-            )
-        if not math.isclose(rates[0], lowest, rel_tol=1e-3):
-            raise FixedRateError(
-                f"{type(trainer.task).__name__}.create_optimizer returns an optimizer whose learning rate is "
-                f"{rates[0]:g}, not the {lowest:g} of {_SCHEDULE}; let it take the rate from its argument "
-                "optimizer_config"
-            )
+        if len(rates) > 1 or not math.isclose(rates[0], _LOWEST, rel_tol=1e-3):
+            used = first_few([f"{rate:g}" for rate in rates])
+            said = f"{type(trainer.task).__name__} trains with {used}, not with {_LOWEST:g}"
+            fix = "let create_optimizer return one optimizer that takes its rate from the argument optimizer_config"
+            raise ConfigError([Problem(said, _SCHEDULE, fix=fix)])
         with trainer.train_iterator.on_end("repeat"):
             for _ in range(num_steps):
                 rate = float(optimization.learning_rate(trainer.optimizer, trainer.global_step))

@@ -2,7 +2,7 @@
 
 The rate rises exponentially from step to step until the loss diverges (Smith
 2015, arXiv:1506.01186). The suggestion is a setting to paste; the curve is drawn
-in plot.svg, and its numbers are in curve.jsonl. No run directory is read or written.
+in plot.svg. No run directory is read or written.
 
 Owns: `find-lr`.
 Does not own: the training and the suggestion (`reports/find_lr.py`), its picture.
@@ -21,7 +21,7 @@ from official_trainer.cli.parser import UsageError
 USAGE = "EXPERIMENT|--experiment=NAME [--steps=N] [--output=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer find-lr digits_cnn", "a hundred steps from 1e-7 to 10"),
-    ("official-trainer find-lr digits_cnn --steps=300 --highest=1", "a finer curve, to a lower rate"),
+    ("official-trainer find-lr digits_cnn --steps=300", "a finer curve"),
     ("official-trainer find-lr digits_cnn trainer.optimizer_config.optimizer.type=sgd", "with another optimizer"),
 )
 NEXT = ("official-trainer train digits_cnn", "train, with what it prints")
@@ -32,21 +32,16 @@ def add_flags(parser: flags.Parser) -> None:
     flags.add_run_flags(parser, has_directory=False)
     parser.group("Search")
     parser.value("steps", "N", "training steps, at least 20 (default: 100)")
-    parser.value("lowest", "RATE", "learning rate of the first step (default: 1e-7)")
-    parser.value("highest", "RATE", "learning rate of the last step (default: 10)")
-    parser.value("output", "DIR", "folder of plot.svg and curve.jsonl (default: find_lr/EXPERIMENT in the workspace)")
+    parser.value("output", "DIR", "folder of plot.svg (default: find_lr/EXPERIMENT in the workspace)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the suggestion as a setting, and writes the picture and the numbers.
+    """Prints the suggestion as a setting, and writes the picture.
 
     Raises:
       UsageError: a flag has an invalid value.
     """
     steps = flags.read_number(arguments, "steps", least=20) or 100
-    lowest, highest = _rate(arguments, "lowest", 1e-7), _rate(arguments, "highest", 10.0)
-    if lowest >= highest:
-        raise UsageError(f"--lowest={lowest:g}: must be below --highest={highest:g}")
     if arguments.output == "":
         raise UsageError("--output is empty: is a variable not set? Name a directory, or leave the flag out")
     chosen = target.from_flags(arguments)
@@ -55,32 +50,18 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.reports import find_lr
 
     job = target.job_of(chosen, arguments, "train")
-    curve = find_lr.search(job, lowest=lowest, highest=highest, num_steps=steps)
+    curve = find_lr.search(job, num_steps=steps)
 
-    files.make_dirs(output)
-    files.write_text_atomically(os.path.join(output, "curve.jsonl"), curve.jsonl())
     if has_loss := any(map(math.isfinite, curve.losses)):
+        files.make_dirs(output)
         drawing = curve.svg(f"{chosen.experiment}: loss over a rising learning rate")
         files.write_text_atomically(os.path.join(output, "plot.svg"), drawing)
     if (rate := curve.valley) is not None:
         terminal.show(f"suggestion: {find_lr.suggestion(chosen.resolved, rate)}")
-    elif has_loss:
+    else:
         terminal.show(
             "no suggestion: the loss did not fall further than it scatters. Try more --steps, a larger batch, or "
             "`train --overfit_batches=1`, which shows whether the model can learn at all"
         )
-    else:
-        terminal.show("no suggestion: the loss is not finite at any rate; `train --overfit_batches=1` says more")
-    terminal.show(f"curve: {os.path.join(output, 'plot.svg' if has_loss else 'curve.jsonl')}")
+    terminal.show(f"curve: {os.path.join(output, 'plot.svg')}" if has_loss else "no curve: the loss is never finite")
     return 0
-
-
-def _rate(arguments: argparse.Namespace, name: str, default: float) -> float:
-    text: str | None = getattr(arguments, name)
-    try:
-        rate = default if text is None else float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0 < rate < math.inf:
-        raise UsageError(f"--{name}={text}: expected a rate above 0, such as {default:g}")
-    return rate
