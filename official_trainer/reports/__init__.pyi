@@ -3,5 +3,3 @@ from .opened import NoRunError as NoRunError
 from .opened import OpenedRun as OpenedRun
 from .opened import open as open
 from .opened import open_all as open_all
-from .recorded_curves import Curve as Curve
-from .recorded_curves import Curves as Curves

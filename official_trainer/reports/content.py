@@ -7,27 +7,22 @@ the summary (`facts.py`), charts (`curves.py`), how all is drawn (`static/`), th
 from __future__ import annotations
 
 import collections
-import contextlib
 import datetime
-import importlib.metadata
 import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.config.text import flow, short_names
-from official_trainer.reports import curves, entries, facts, measures, sweep_figures
-from official_trainer.reports.entries import Entry
+from official_trainer.reports import curves, facts, measures, opened, sweep_figures
 from official_trainer.reports.measures import Measure
-from official_trainer.reports.opened import NoRunError
+from official_trainer.reports.opened import NoRunError, OpenedRun
 from official_trainer.reports.sweep_figures import Direction
-from official_trainer.runs.recorded import is_step
 from official_trainer.tracking import EVALUATION
 from official_trainer.tracking.jsonl import encode
 
-_HIGHLIGHTED, _ALL_HIGHLIGHTED = 6, 8
-_MOST_COLUMNS, _MOST_FIELDS = 12, 200
-_NO_RUNS = ("empty", "no run")
+_MOST_HIGHLIGHTED = 8
+_MOST_COLUMNS = 12
 
 
 def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
@@ -40,83 +35,64 @@ def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
     Raises:
       NoRunError: a folder is not there or cannot be listed, or there is no run.
     """
-    runs = _runs_in(paths, now_seconds)
+    runs = opened.open_all(*paths, now_seconds=now_seconds)
+    if all(run.status in opened.NOT_RUNS for run in runs):
+        raise NoRunError(f"no run in {', '.join(paths)}; name run directories, a folder of them, or a sweep")
     summaries = [sweep_figures.summary(path) for path in paths]
     summary = summaries[0] if len(paths) == 1 else None
     metric, direction = next(iter(measures.deciding(runs, summaries).items()), (None, None))
-    pairs = [(entry, _run(entry, metric, direction)) for entry in runs]
+    pairs = [(run, _run(run, metric, direction)) for run in runs]
     pairs.sort(key=lambda pair: _rank(pair[1], direction))
-    runs, rows = [entry for entry, _ in pairs], [{"id": index, **row} for index, (_, row) in enumerate(pairs)]
-    chosen = _highlighted(runs)
-    charts, about_curves = curves.chart(runs, chosen, metric)
+    runs, rows = [run for run, _ in pairs], [{"id": index, **row} for index, (_, row) in enumerate(pairs)]
+    with_curves = [index for index, run in enumerate(runs) if run.curves.by_split]
+    highlighted = (with_curves or [*range(len(runs))])[:_MOST_HIGHLIGHTED]
+    charts, about_curves = curves.chart(runs, metric)
     folder = os.path.commonpath([os.path.abspath(os.path.dirname(row["directory"])) for row in rows])
-    now, version = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC), "from a source tree"
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version("official-trainer")
-    has_others = any(entry.run.curves.by_split for index, entry in enumerate(runs) if index not in chosen)
+    now = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC)
     return {
         "title": _title(rows, is_sweep=summary is not None),
         "made": f"{', '.join(paths)} · {now:%d %B %Y, %H:%M} UTC",
-        "made_by": f"official-trainer {version}",
         "facts": list(facts.facts(rows, metric, direction, summary and summary["counts"])),
-        "remarks": list(facts.remarks(runs, rows, is_best_known=metric is not None and direction is not None)),
         "metric": metric and {"name": metric, "direction": direction},
         "runs": rows,
-        "runs_about": "Tick a run to see it in the charts." if has_others else "",
+        "runs_about": "Tick a run to see it in the charts." if len(with_curves) > len(highlighted) else "",
         **_fields(runs),
-        "highlighted": chosen,
+        "highlighted": highlighted,
         "charts": charts,
         "curves_about": about_curves,
-        "checkpoints": [row for index in chosen for row in _checkpoints(runs[index], rows[index], folder)],
+        "checkpoints": [row for index in highlighted for row in _checkpoints(runs[index], rows[index], folder)],
         "checkpoints_about": f"Paths are below {folder}.",
         "sweep": summary and _sweep(summary),
     }
 
 
-def _runs_in(paths: Sequence[str], now_seconds: float) -> list[Entry]:
-    runs = entries.find(paths, now_seconds=now_seconds)
-    if all(entry.run.status in _NO_RUNS for entry in runs):
-        what = ", ".join(paths)
-        why = "they hold none" if len(paths) > 1 else "it holds other files" if os.listdir(paths[0]) else "it is empty"
-        raise NoRunError(f"no run in {what}: {why}; name run directories, a folder of them, or a sweep")
-    return runs
-
-
-def _run(entry: Entry, metric: str | None, direction: Direction | None) -> dict[str, Any]:
+def _run(run: OpenedRun, metric: str | None, direction: Direction | None) -> dict[str, Any]:
     """Returns what the page shows of a run; `best` and `final` are values of the metric that decides."""
-    recorded, curve = entry.run.recorded, entry.run.curves.get(EVALUATION, metric or "")
-    best, final = (None if metric is None else Measure(metric, at, direction).of(entry) for at in ("best", "last"))
-    held, best_step = recorded.record.get("best"), None
-    if best is not None and best is recorded.best:
-        best_step = held.get("step") if isinstance(held, Mapping) else None
-    elif curve is not None and best in curve.values:
-        best_step = curve.steps[curve.values.index(best)]
-    error = recorded.record.get("error")
+    recorded, curve = run.recorded, run.curves.get(EVALUATION, metric or "")
+    best, final = (None if metric is None else Measure(metric, at, direction).of(run) for at in ("best", "last"))
     return {
-        "name": entry.name,
+        "name": run.name,
         "directory": recorded.directory,
         "experiment": recorded.experiment,
         "status": recorded.status,
         "step": recorded.step,
         "end_step": recorded.end_step,
         "best": None if best is None else encode(best),
-        "best_step": best_step if is_step(best_step) else None,
+        "best_step": curve.steps[curve.values.index(best)] if curve is not None and best in curve.values else None,
         "final": None if final is None else encode(final),
         "started": recorded.started_seconds,
         "seconds": recorded.duration_seconds,
         "speed": recorded.examples_per_second,
-        "differs": dict(entry.differs),
-        "notes": list(entry.run.notes),
-        "error": error if isinstance(error, str) and error.strip() and recorded.status != "done" else None,
+        "differs": dict(run.differs),
+        "notes": run.notes,
         "time": facts.account(recorded),
     }
 
 
-def _rank(row: Mapping[str, Any], direction: Direction | None) -> tuple[Any, ...]:
-    """Returns what sorts the best run first; then come those without a value, by name, and folders without a run."""
+def _rank(row: Mapping[str, Any], direction: Direction | None) -> tuple[bool, float]:
+    """Returns what sorts the best run first, and last those without a value."""
     best = row["best"] if isinstance(row["best"], float) and math.isfinite(row["best"]) else None
-    name = [part.zfill(9) if part.isdecimal() else part for part in row["name"].replace("_", " ").split()]
-    return best is None, (best or 0.0) * (-1 if direction == "max" else 1), row["status"] in _NO_RUNS, name
+    return best is None, (best or 0.0) * (-1 if direction == "max" else 1)
 
 
 def _title(rows: Sequence[Mapping[str, Any]], *, is_sweep: bool) -> str:
@@ -127,48 +103,34 @@ def _title(rows: Sequence[Mapping[str, Any]], *, is_sweep: bool) -> str:
     return f"{what} of {experiments.pop()}" if len(experiments) == 1 else what
 
 
-def _highlighted(runs: Sequence[Entry]) -> list[int]:
-    """Returns the places of the runs that are in colour at first: all of a few, of many the best and those that run."""
-    with_curves = [index for index, entry in enumerate(runs) if entry.run.curves.by_split]
-    if len(with_curves) <= _ALL_HIGHLIGHTED:
-        return with_curves or list(range(min(len(runs), _ALL_HIGHLIGHTED)))
-    running = [index for index in with_curves if runs[index].run.status == "running"]
-    return sorted({*with_curves[:_HIGHLIGHTED], *running[: _ALL_HIGHLIGHTED - _HIGHLIGHTED]})
-
-
-def _fields(runs: Sequence[Entry]) -> dict[str, Any]:
+def _fields(runs: Sequence[OpenedRun]) -> dict[str, Any]:
     """Returns the fields in which configs differ, those of most runs first; of a single run its whole config."""
-    counts = collections.Counter(path for entry in runs for path in entry.differs)
+    counts = collections.Counter(path for run in runs for path in run.differs)
     fields, names = [path for path, _ in counts.most_common()], short_names(counts)
     about, whole = "", None
-    if len(fields) > _MOST_FIELDS:
-        about = f"The first {_MOST_FIELDS} of {len(fields):,} fields."
     if len(runs) == 1:
         about = "Each value with what set it: a default of the experiment, a file, or a flag."
-        run = runs[0].run
-        whole = [[path, flow(value), run.origin(path)] for path, value in run.config.items()]
+        whole = [[path, flow(value), runs[0].origin(path)] for path, value in runs[0].config.items()]
     return {
         "fields": [{"path": path, "name": names[path]} for path in fields[:_MOST_COLUMNS]],
-        "config_fields": fields[:_MOST_FIELDS],
+        "config_fields": fields,
         "config_about": about,
         "config": whole,
     }
 
 
-def _checkpoints(entry: Entry, row: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
+def _checkpoints(run: OpenedRun, row: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
     """Returns the newest, the best and the named checkpoints of a run."""
-    held = entry.run.checkpoints
-    newest = [checkpoint for checkpoint in held if checkpoint.role == "latest"][-1:]
+    newest = [checkpoint for checkpoint in run.checkpoints if checkpoint.role == "latest"][-1:]
     return [
         {
             "run": row["id"],
             "role": f"{checkpoint.role}, {checkpoint.note}" if checkpoint.note else checkpoint.role,
             "step": checkpoint.step,
-            "value": row["best"] if checkpoint.role == "best" and checkpoint.step == row["best_step"] else None,
             "size_bytes": checkpoint.size_bytes or None,
             "path": os.path.relpath(checkpoint.prefix, folder),
         }
-        for checkpoint in [*newest, *(checkpoint for checkpoint in held if checkpoint.role != "latest")]
+        for checkpoint in [*newest, *(checkpoint for checkpoint in run.checkpoints if checkpoint.role != "latest")]
     ]
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from official_trainer.reports.entries import Entry
+from official_trainer.reports.opened import OpenedRun
 from official_trainer.reports.recorded_curves import Curve
 from official_trainer.tracking.tensorboard import shared_name
 
@@ -21,32 +21,26 @@ MAX_POINTS = 600
 """Most points of one curve: one for each pixel of a chart on a wide screen."""
 
 _ALL_POINTS = 220_000  # of a page; about 15 bytes each
-_LEAST_POINTS = 24
-_MOST_CHARTS = 24
-_CHARTS_OF_MANY = 8  # that show all runs, where there are many of them
-_MANY_RUNS = 60
-_SPEED = "examples_per_second"
+_LEAST_POINTS = 16
+_MOST_CHARTS = 16
 
 
-def chart(runs: Sequence[Entry], highlighted: Sequence[int], metric: str | None) -> tuple[list[dict[str, Any]], str]:
+def chart(runs: Sequence[OpenedRun], metric: str | None) -> tuple[list[dict[str, Any]], str]:
     """Returns the charts of runs, as JSON takes them, and how curves were thinned out and what is left out.
 
     A chart has its `name` and `curves`, each with `run`, `split`, its whole `name`, `x` and `y`.
 
     Args:
       runs: those of the report.
-      highlighted: the places of those that are shown in colour.
       metric: of the first chart.
     """
     by_name: dict[str, list[tuple[int, str, str, Curve]]] = {}
     for index, run in enumerate(runs):
-        for split, named in run.run.curves.by_split.items():
+        for split, named in run.curves.by_split.items():
             for name, curve in named.items():
-                if split == "time" and name == _SPEED:
-                    by_name.setdefault("examples per second", []).append((index, "train", name, curve))
-                elif split != "time" and name != f"best_{metric}":
+                if split != "time" and name != f"best_{metric}":
                     by_name.setdefault(shared_name(split, name, named), []).append((index, split, name, curve))
-    last = ("smoothed_loss", "batch_loss", "learning_rate", "examples per second")
+    last = ("smoothed_loss", "batch_loss", "learning_rate")
 
     def rank(name: str) -> tuple[Any, ...]:
         is_evaluated = any(split != "train" for _, split, _, _ in by_name[name])
@@ -55,11 +49,6 @@ def chart(runs: Sequence[Entry], highlighted: Sequence[int], metric: str | None)
     order = sorted(by_name, key=rank)
     shown = {name: by_name[name] for name in order[:_MOST_CHARTS]}
     notes = [f"{len(order) - _MOST_CHARTS} more metrics are not drawn."] if len(order) > _MOST_CHARTS else []
-    if len(runs) > _MANY_RUNS and len(shown) > _CHARTS_OF_MANY:
-        chosen = set(highlighted)
-        for name in list(shown)[_CHARTS_OF_MANY:]:
-            shown[name] = [curve for curve in shown[name] if curve[0] in chosen]
-        notes.append(f"After the first {_CHARTS_OF_MANY}, charts have only the runs that were highlighted at first.")
     num_curves = max(1, sum(map(len, shown.values())))
     limit = max(_LEAST_POINTS, min(MAX_POINTS, _ALL_POINTS // num_curves))
     longest = max((len(curve.steps) for curves in shown.values() for *_, curve in curves), default=0)

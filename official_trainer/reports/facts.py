@@ -1,6 +1,6 @@
-"""The summary of a page: a few numbers about its runs, where their time went, and what a reader has to know.
+"""The summary of a page: a few numbers about its runs, and where their time went.
 
-Owns: which numbers and remarks there are, and the account of time over all processes of a run, with goodput. Does not
+Owns: which numbers there are, and the account of time over all processes of a run, with goodput. Does not
 own: the runs (`content.py`), measuring time (`runs/health/time_account.py`).
 """
 
@@ -10,11 +10,8 @@ import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.reports.entries import Entry
 from official_trainer.reports.sweep_figures import Direction
 from official_trainer.runs.recorded import LONGEST_SECONDS, RecordedRun, duration_text, is_step
-from official_trainer.shown import counted, first_few
-from official_trainer.tracking.git_state import DIRTY
 from official_trainer.tracking.monitored import show
 
 _BETTER = {"max": "higher is better", "min": "lower is better"}
@@ -51,28 +48,6 @@ def facts(
     if seconds > 0:
         kept = sum((time["goodput"] or 0.0) * sum(time["parts"].values()) for time in times)
         yield "Time", duration_text(seconds), f"{100 * kept / seconds:.0f} % in steps that count"
-    if restarted := [time["restarts"] for time in times if time["restarts"]]:
-        yield "Restarts", f"{sum(restarted):,}", f"in {counted(len(restarted), 'run')}"
-    if len(rows) > 1 and (steps := sum(row["step"] or 0 for row in rows)):
-        yield "Steps", f"{steps:,}", "of all runs"
-
-
-def remarks(runs: Sequence[Entry], rows: Rows, *, is_best_known: bool) -> Iterator[str]:
-    """Yields what a reader has to know before comparing the runs, and what slows them down.
-
-    Args:
-      runs: the runs.
-      rows: the same, as the page has them.
-      is_best_known: whether a metric decides which run is the best.
-    """
-    if len(rows) > 1 and not (is_best_known and any(row["best"] is not None for row in rows)):
-        yield "Which run is the best is not known: no run says which metric decides, or none has a value of it."
-    verdicts = [row["time"]["verdict"] for row in rows if row["time"] is not None and row["time"]["verdict"]]
-    if verdicts:
-        yield f"Steps wait for data in {counted(len(verdicts), 'run')}: {verdicts[0]}."
-    changed = [entry.name for entry in runs if str(entry.run.record.get("git_revision")).endswith(DIRTY)]
-    if changed:
-        yield f"Started with changes of the code that were not committed: {first_few(changed)}."
 
 
 def account(run: RecordedRun) -> dict[str, Any] | None:
@@ -82,8 +57,7 @@ def account(run: RecordedRun) -> dict[str, Any] | None:
     record of one that was killed. `goodput` is the share of all of it that went into steps whose results were kept:
     steps that were repeated after a kill count once.
     """
-    time = _mapping(run.record.get("time"))
-    total, attempts = _mapping(time.get("total")), time.get("attempts")
+    total = _mapping(_mapping(run.record.get("time")).get("total"))
     seconds = {
         name: float(value)
         for name, value in {**_mapping(total.get("seconds")), **_mapping(total.get("outside"))}.items()
@@ -93,12 +67,10 @@ def account(run: RecordedRun) -> dict[str, Any] | None:
         return None
     trained, all_seconds = total.get("steps"), sum(seconds.values())
     kept = min(1.0, run.step / trained) if is_step(trained) and trained > 0 and run.step is not None else 1.0
-    verdict = _mapping(attempts[-1]).get("verdict") if isinstance(attempts, list) and attempts else None
     return {
         "parts": seconds,
         "goodput": round(seconds.get("steps", 0.0) * kept / all_seconds, 4) if all_seconds > 0 else None,
         "restarts": restarts if is_step(restarts := total.get("restarts")) else 0,
-        "verdict": verdict if isinstance(verdict, str) else None,
     }
 
 

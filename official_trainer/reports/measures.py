@@ -7,7 +7,6 @@ it, or the user; it is never guessed.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any, Literal, cast
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean
 from official_trainer.reports import sweep_figures
-from official_trainer.reports.entries import Entry
+from official_trainer.reports.opened import OpenedRun
 from official_trainer.reports.sweep_figures import Direction
 from official_trainer.shown import first_few
 from official_trainer.tracking import EVALUATION
@@ -52,24 +51,17 @@ class Measure:
         """The name of its column: that of the metric at its best, else with `:last` or the step behind it."""
         return self.metric if self.at == "best" else f"{self.metric}:{self.at}"
 
-    def of(self, entry: Entry) -> float | None:
+    def of(self, run: OpenedRun) -> float | None:
         """Returns the number of a run; None if it has none."""
-        run = entry.run.recorded
-        decides = run.metric is not None and self.metric == run.metric.replace("|", "/")
-        is_best = self.at == "best" and self.direction == DIRECTIONS.get(run.direction)
-        if decides and is_best and isinstance(run.best, float):
-            return run.best
-        if self.at == "last" and run.status == "done":
-            final: Any = run.record.get("final_metrics")
-            for name in [self.metric] if isinstance(final, dict) and self.metric in final else self.metric.split("/"):
-                final = final.get(name) if isinstance(final, dict) else None
-            with contextlib.suppress(ValueError):
-                if not isinstance(final, dict | list | bool | None):
-                    return float(final)
-        curve = entry.run.curves.get(EVALUATION, self.metric)
+        record = run.recorded
+        decides = record.metric is not None and self.metric == record.metric.replace("|", "/")
+        is_best = self.at == "best" and self.direction == DIRECTIONS.get(record.direction)
+        if decides and is_best and isinstance(record.best, float):  # without reading its rows
+            return record.best
+        curve = run.curves.get(EVALUATION, self.metric)
         split, slash, name = self.metric.partition("/")
         if curve is None and slash:
-            curve = entry.run.curves.get(split, name)
+            curve = run.curves.get(split, name)
         if curve is None:
             return None
         if isinstance(self.at, int):
@@ -82,31 +74,30 @@ class Measure:
         return max(numbers) if self.direction == "max" else min(numbers)
 
 
-def deciding(entries: Iterable[Entry], summaries: Iterable[Mapping[str, Any] | None]) -> dict[str, Direction | None]:
+def deciding(runs: Iterable[OpenedRun], summaries: Iterable[Mapping[str, Any] | None]) -> dict[str, Direction | None]:
     """Returns the metrics that decide which run is the best, and which of their values are better.
 
     Args:
-      entries: runs, whose configs name such a metric.
+      runs: those whose configs name such a metric.
       summaries: what `sweep_figures.summary` returns for their folders; the metrics of sweeps are the first.
     """
     directions: dict[str, Direction | None] = {}
     for summary in summaries:
         directions |= {} if summary is None else sweep_figures.directions(summary)
-    for entry in entries:
-        run = entry.run.recorded
-        if run.metric and not isinstance(run.best, Mapping):  # which a rule of the user's compares
-            name = run.metric.replace("|", "/")
-            directions[name] = directions.get(name) or DIRECTIONS.get(run.direction)
+    for record in (run.recorded for run in runs):
+        if record.metric and not isinstance(record.best, Mapping):  # which a rule of the user's compares
+            name = record.metric.replace("|", "/")
+            directions[name] = directions.get(name) or DIRECTIONS.get(record.direction)
     return directions
 
 
 def of_runs(
-    entries: Sequence[Entry], texts: Sequence[str], directions: Mapping[str, Direction | None]
+    runs: Sequence[OpenedRun], texts: Sequence[str], directions: Mapping[str, Direction | None]
 ) -> list[Measure]:
-    """Returns the measures that texts name; without any, the best and the last value of what decides in these runs.
+    """Returns the measures that texts name; without any, the best value of what decides in these runs.
 
     Args:
-      entries: the runs.
+      runs: the runs.
       texts: `NAME`, `NAME:max`, `NAME:min`, `NAME:last` or `NAME:STEP`.
       directions: the metrics that decide, as `deciding` returns them.
 
@@ -114,15 +105,14 @@ def of_runs(
       CompareError: no run has such a metric.
     """
     if not texts:
-        usual = [(name, way) for name, way in directions.items() if way is not None]
-        return [measure for name, way in usual for measure in (Measure(name, "best", way), Measure(name, "last", way))]
+        return [Measure(name, "best", way) for name, way in directions.items() if way is not None]
     measures = [_parsed(text, directions) for text in texts]
     for text, measure in zip(texts, measures, strict=True):
-        if any(measure.of(entry) is not None for entry in entries):
+        if any(measure.of(run) is not None for run in runs):
             continue
         names: dict[str, None] = {}
-        for entry in entries:
-            for split, curves in entry.run.curves.by_split.items():
+        for run in runs:
+            for split, curves in run.curves.by_split.items():
                 names |= dict.fromkeys(name if split == EVALUATION else f"{split}/{name}" for name in curves)
         if measure.metric in names and isinstance(measure.at, int):
             raise CompareError(f"--metrics={text}: no run has recorded {measure.metric} at step {measure.at}")

@@ -1,7 +1,8 @@
-"""A run directory in Python: its config, metrics, checkpoints and model, for notebooks and reports.
+"""Run directories in Python: their config, metrics, checkpoints and model, for notebooks, tables and pages.
 
 Owns: `open` and `open_all`, and what an `OpenedRun` offers; each part is read when it is first asked for.
-Does not own: how a run stands (`runs/recorded.py`), numbers (`recorded_curves.py`), building a model (`runs/run.py`).
+Does not own: how a run stands (`runs/recorded.py`), names beside each other and differing fields (`runs/differing.py`),
+numbers (`recorded_curves.py`), building a model (`runs/run.py`).
 Only `load_model` imports TensorFlow, and nothing here writes to the directory.
 """
 
@@ -10,25 +11,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from official_trainer import files
-from official_trainer.checkpoints import garden, manifest
+from official_trainer.checkpoints import manifest
 from official_trainer.config import lines
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.reports import recorded_curves
 from official_trainer.reports.recorded_curves import Curves
-from official_trainer.runs import recorded
+from official_trainer.runs import differing, recorded
 from official_trainer.runs.recorded import RecordedRun, Status
+from official_trainer.shown import shorten
 
 if TYPE_CHECKING:
     from official_trainer.lazy import keras
     from official_trainer.tasks.multi_task.model import MultiTaskModel
 
-_MODEL_GARDENS_BEST = re.compile(r"best_ckpt-\d+")
+NOT_RUNS = ("empty", "no run", "unreadable")
+"""How folders stand that hold no run; a folder of runs may have some."""
+
+_LONGEST_ERROR = 120
 
 
 class NoRunError(UserError, LookupError):
@@ -56,15 +60,19 @@ class Checkpoint:
     note: str = ""
 
 
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class OpenedRun:
     """One run: its directory, and what is in it.
 
     Attributes:
-      recorded: how the run stands, as `official-trainer runs` shows it.
+      recorded: how the run stands, as `official-trainer runs` shows it; its `record` is the content of `run.json`.
+      name: what it is called beside the runs that were opened with it; unique there.
+      differs: the fields of its config in which these runs differ, by path, as YAML.
     """
 
-    def __init__(self, recorded: RecordedRun) -> None:
-        self.recorded = recorded
+    recorded: RecordedRun
+    name: str
+    differs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         step = "" if self.recorded.step is None else f" at step {self.recorded.step}"
@@ -76,30 +84,16 @@ class OpenedRun:
         return self.recorded.directory
 
     @property
-    def name(self) -> str:
-        """The last part of the directory; of a trial of a sweep `trials/NUMBER`."""
-        *_, above, number, last = "", *os.path.abspath(self.directory).split(os.sep)  # of `/model` there are two
-        return f"trials/{number}" if (above, last) == ("trials", "run") else last
-
-    @property
     def status(self) -> Status:
         """How the run stands, such as `running`, `done` or `failed`."""
         return self.recorded.status
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What went wrong, and what cannot be known of the run and its metrics."""
-        return (*self.recorded.notes, *(self.curves.notes if self.is_run else ()))
-
-    @property
-    def is_run(self) -> bool:
-        """Whether the folder holds a run; a folder of runs may hold others."""
-        return self.status not in ("empty", "no run", "unreadable")
-
-    @property
-    def record(self) -> Mapping[str, Any]:
-        """The content of `run.json`: versions, devices, command, times; empty without one that can be read."""
-        return self.recorded.record
+    def notes(self) -> list[str]:
+        """What went wrong, and what is not known of the run and, once they were read, of its metrics."""
+        error = self.recorded.record.get("error")
+        said = [f"error: {shorten(str(error).strip().split(chr(10))[0], _LONGEST_ERROR)}"] if error else []
+        return [*self.recorded.notes, *said, *(self.curves.notes if "curves" in vars(self) else ())]
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -113,24 +107,20 @@ class OpenedRun:
     @functools.cached_property
     def curves(self) -> Curves:
         """The metrics by split and name, as lists."""
-        return recorded_curves.read(self.directory)
+        return recorded_curves.read(self.directory) if self.status not in NOT_RUNS else Curves()
 
     @property
     def metrics(self) -> Any:
-        """Every number, in a DataFrame of pandas with the columns `step`, `time` (UTC), `split`, `name` and `value`."""
+        """Every number, in a DataFrame of pandas with the columns `step`, `split`, `name` and `value`."""
         import pandas as pd
 
-        rows, _ = recorded_curves.read_rows(self.directory)
         numbers = [
-            (row["step"], row.get("time"), row["split"], name, number)
-            for row in rows
-            for name, value in row.items()
-            if name not in ("step", "time", "split") and (number := recorded_curves.as_number(value)) is not None
+            (step, split, name, number)
+            for split, curves in self.curves.by_split.items()
+            for name, curve in curves.items()
+            for step, number in zip(curve.steps, curve.values, strict=True)
         ]
-        frame = pd.DataFrame(numbers, columns=["step", "time", "split", "name", "value"])
-        seconds = pd.to_numeric(frame["time"], errors="coerce")
-        frame["time"] = pd.to_datetime(seconds.astype(float), unit="s", utc=True, errors="coerce")
-        return frame
+        return pd.DataFrame(numbers, columns=["step", "split", "name", "value"])
 
     @functools.cached_property
     def checkpoints(self) -> list[Checkpoint]:
@@ -204,24 +194,33 @@ def open(directory: str | os.PathLike[str], *, now_seconds: float | None = None)
     if not recorded.is_run(names):
         below = ", ".join(sorted(names)[:3]) or "nothing"
         raise NoRunError(f"{path} holds no run, but {below}; `reports.open_all` finds those in folders below it")
-    return OpenedRun(recorded.read(path, now_seconds=time.time() if now_seconds is None else now_seconds))
+    run = recorded.read(path, now_seconds=time.time() if now_seconds is None else now_seconds)
+    return OpenedRun(recorded=run, name=differing.names([path])[0])
 
 
-def open_all(directory: str | os.PathLike[str], *, now_seconds: float | None = None) -> list[OpenedRun]:
-    """Returns the runs in a folder and below it, by directory; also the trials of sweeps.
+def open_all(*directories: str | os.PathLike[str], now_seconds: float | None = None) -> list[OpenedRun]:
+    """Returns the runs in folders and below them, by directory, each once; also the trials of sweeps.
 
-    A folder right in `directory` without a run is one of them, with a `status` that says so.
+    A folder right in one of `directories` without a run is one of them, with a `status` that says so.
 
     Args:
-      directory: a folder of runs, a sweep, or a run directory.
+      *directories: folders of runs, sweeps, or run directories.
       now_seconds: the Unix time; None reads the clock.
 
     Raises:
       NoRunError: there is no such folder, or it cannot be listed.
     """
-    path = os.path.expanduser(os.fspath(directory))
-    _local(path)
-    return [OpenedRun(run) for run in recorded.find(path, now_seconds=now_seconds)]
+    runs: dict[str, RecordedRun] = {}
+    for path in (os.path.expanduser(os.fspath(directory)) for directory in directories):
+        _local(path)
+        for run in recorded.find(path, now_seconds=now_seconds):
+            runs.setdefault(os.path.realpath(run.directory), run)
+    names = differing.names([run.directory for run in runs.values()])
+    fields = differing.differing([*runs.values()])
+    return [
+        OpenedRun(recorded=run, name=name, differs=differs)
+        for run, name, differs in zip(runs.values(), names, fields, strict=True)
+    ]
 
 
 def _local(path: str) -> list[str]:
@@ -242,33 +241,18 @@ def _local(path: str) -> list[str]:
 
 def _checkpoints(folder: str, role: Any) -> Iterator[Checkpoint]:
     """Yields the checkpoints in a folder; sizes of files are looked at, which tell most damage, and no checksums."""
-    names = _names(folder)
-    by_step = manifest.parts(folder) if names else {}
-    for step, parts in sorted(by_step.items()):
-        prefix = manifest.prefix(folder, step)
+    for step, parts in sorted(manifest.parts(folder).items() if _names(folder) else ()):
+        size, note = 0, "without a manifest: Model Garden's, or damaged"
         if ".manifest.json" in parts.values():
             try:
-                held = manifest.read(folder, step)
+                size = sum(file["size_bytes"] for file in manifest.read(folder, step).files.values())
                 damage = manifest.damage(folder, step, checksums=False)
             except (UserError, ValueError, OSError) as error:
                 damage = files.reason_of(error) if isinstance(error, OSError) else str(error)
-                yield Checkpoint(step=step, prefix=prefix, role=role, note=f"damaged: {damage}")
-                continue
-            size = sum(file["size_bytes"] for file in held.files.values())
             note = f"damaged: {damage}" if damage else ""
-            yield Checkpoint(step=step, prefix=prefix, role=role, size_bytes=size, note=note)
-        elif not manifest.is_dead_save(parts):
-            note = "without a manifest: Model Garden's, or damaged"
-            yield Checkpoint(step=step, prefix=prefix, role=role, note=note)
-    for name in (name.removesuffix(".index") for name in names if name.endswith(".index")):
-        if not _MODEL_GARDENS_BEST.fullmatch(name):
+        elif manifest.is_dead_save(parts):
             continue
-        try:
-            step = int(files.read_json(files.join(folder, garden.INFO))[garden.BEST_STEP])
-        except (OSError, UserError, KeyError, TypeError, ValueError):
-            continue
-        note = "without a manifest: Model Garden's"
-        yield Checkpoint(step=step, prefix=files.join(folder, name), role=role, note=note)
+        yield Checkpoint(step=step, prefix=manifest.prefix(folder, step), role=role, size_bytes=size, note=note)
 
 
 def _names(folder: str) -> list[str]:

@@ -20,9 +20,6 @@ from typing import Any
 
 from official_trainer.shown import printable
 
-MARK = '<meta name="generator" content="official-trainer report">'
-"""By which a file is known to be a report."""
-
 _SCRIPTS = ("dom.js", "curves.js", "report.js")
 _LIBRARY, _LIBRARY_STYLE = "uPlot.iife.min.js", "uPlot.min.css"
 

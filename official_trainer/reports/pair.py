@@ -1,21 +1,20 @@
 """Two runs beside each other: all that differs between them, and the step at which their numbers part.
 
-Owns: which facts of two runs are compared. Does not own: reading runs (`runs/`), the layout of differing fields
+Owns: which facts of two runs are compared. Does not own: reading runs (`opened.py`), the layout of differing fields
 (`config/compare.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from official_trainer.cli import terminal
 from official_trainer.config import compare
-from official_trainer.reports.entries import Entry
+from official_trainer.reports.opened import OpenedRun
 from official_trainer.runs import recorded
 from official_trainer.runs.recorded import RecordedRun
 from official_trainer.shown import printable
-from official_trainer.tracking.jsonl import strict
 from official_trainer.tracking.monitored import show
 
 _WIDTH = 78
@@ -23,43 +22,36 @@ _NOT_COMPARED = "time"
 """The split whose numbers always differ."""
 
 
-def as_json(before: Entry, after: Entry) -> dict[str, Any]:
-    """Returns what differs between two runs, for programs; values that are not finite are texts.
+def differences(before: OpenedRun, after: OpenedRun) -> Iterator[str]:
+    """Yields what differs between two runs as lines for a terminal, of 80 columns where names allow it.
 
-    `facts` are status, steps, versions, devices, data layout and revision; `differences` the fields of the config, None
-    if one is not known; `metrics` the values at the last step that both recorded; `parting` the first step at which a
-    metric differs in any bit, and `equal_until`, the last step before it at which all is equal; None if all is.
+    These are status, steps, versions, devices, data layout and revision; the fields of the config; the metrics at the
+    last step that both recorded; the first step at which a metric differs in any bit.
     """
-    metrics, parting, shared_steps = _metrics(before, after)
-    fields = _fields(before, after)
-    content: dict[str, Any] = strict(
-        {
-            "before": before.name,
-            "after": after.name,
-            "facts": [
-                {"name": name, "before": ours, "after": theirs}
-                for name, ours, theirs in _facts(before.run.recorded, after.run.recorded)
-                if ours != theirs
-            ],
-            "differences": fields and [field.as_json() for field in fields],
-            "metrics": metrics,
-            "parting": parting,
-            "shared_steps": shared_steps,
-            "notes": [
-                f"{entry.name}: {note}"
-                for entry in (before, after)
-                for note in dict.fromkeys([*entry.notes, *entry.run.curves.notes])
-            ],
-        }
-    )
-    return content
-
-
-def _fields(before: Entry, after: Entry) -> list[compare.Contrast] | None:
-    runs = (before.run.recorded, after.run.recorded)
-    if not all(run.config for run in runs):
-        return None
-    return list(compare.contrasts(*(compare.sides_of_lines(run.config, run.experiment) for run in runs)))
+    names = [before.name, after.name]
+    yield f"--- {names[0]}"
+    yield f"+++ {names[1]}"
+    columns = names if max(map(len, names)) <= 16 else ["---", "+++"]
+    facts = [
+        [name, *map(_fact, values)]
+        for name, *values in _facts(before.recorded, after.recorded)
+        if len({*map(str, values)}) > 1
+    ]
+    metrics, parting = _metrics(before, after)
+    for title, body in (
+        ("Run", terminal.table(["", *columns], facts, fit=_WIDTH) if facts else []),
+        ("Config", _fields(before.recorded, after.recorded)),
+        (
+            "Metrics at the last step that both recorded",
+            terminal.table(["", "step", *columns, "difference"], metrics, numbers=range(1, 5), fit=_WIDTH)
+            if metrics
+            else ["no metric was recorded by both at the same step"],
+        ),
+        ("Where they part", [parting]),
+        ("Notes", [f"{run.name}: {note}" for run in (before, after) for note in run.notes]),
+    ):
+        if body:
+            yield from ("", title, "", *(f"  {line}".rstrip() for line in body))
 
 
 def _facts(before: RecordedRun, after: RecordedRun) -> Iterator[tuple[str, Any, Any]]:
@@ -75,66 +67,36 @@ def _facts(before: RecordedRun, after: RecordedRun) -> Iterator[tuple[str, Any, 
             yield f"{title} {key}", both[0].get(key), both[1].get(key)
 
 
-def _metrics(before: Entry, after: Entry) -> tuple[list[dict[str, Any]], dict[str, Any] | None, int]:
-    """Returns the last numbers that both have, the first that differ, and how many steps both have recorded."""
-    both = before.run.metrics.merge(after.run.metrics, on=["split", "name", "step"])
-    both = both[both["split"] != _NOT_COMPARED].rename(columns={"value_x": "before", "value_y": "after"})
-    both["metric"] = both["split"] + "/" + both["name"]
-    both = both[["metric", "step", "before", "after"]]
-    last = both.groupby("metric", sort=False).tail(1).to_dict("records")
-    differs = both[(both["before"] != both["after"]) & (both["before"].notna() | both["after"].notna())]
-    if differs.empty:
-        return last, None, both["step"].nunique()
-    parting = differs.sort_values("step", kind="stable").to_dict("records")[0]
-    equal = both["step"][both["step"] < parting["step"]]
-    return last, {**parting, "equal_until": None if equal.empty else int(equal.max())}, both["step"].nunique()
-
-
-def as_text(before: Entry, after: Entry) -> Iterator[str]:
-    """Yields what differs between two runs as lines for a terminal, of 80 columns where names allow it."""
-    content = as_json(before, after)
-    names = [before.name, after.name]
-    yield f"--- {names[0]}"
-    yield f"+++ {names[1]}"
-    parting, config = content["parting"], ["not known"]
-    part = f"nowhere: all numbers of the {content['shared_steps']} steps that both recorded are equal, every bit"
-    if not content["shared_steps"]:
-        part = "not known: they recorded nothing at the same step"
-    elif parting is not None:
-        last = parting["equal_until"]
-        since = "the first that both recorded" if last is None else f"equal up to step {last}"
-        values = f"{parting['before']} and {parting['after']}"
-        part = f"at step {parting['step']} ({since}): {parting['metric']} {values}"
-    if content["differences"] is not None:
-        sides = (
-            compare.sides_of_lines(run.recorded.config, run.recorded.experiment) for run in (before.run, after.run)
-        )
-        config = compare.text(compare.contrasts(*sides)) or ["no field differs"]
-    facts = [[fact["name"], *(_fact(fact[side]) for side in ("before", "after"))] for fact in content["facts"]]
-    metrics = [_row(point) for point in content["metrics"]]
-    columns = names if max(map(len, names)) <= 16 else ["---", "+++"]
-    for name, body in (
-        ("Run", terminal.table(["", *columns], facts, fit=_WIDTH) if facts else []),
-        ("Config", config),
-        (
-            "Metrics at the last step that both recorded",
-            terminal.table(["", "step", *columns, "difference"], metrics, numbers=range(1, 5), fit=_WIDTH)
-            if metrics
-            else ["no metric was recorded by both at the same step"],
-        ),
-        ("Where they part", [part]),
-        ("Notes", content["notes"]),
-    ):
-        if body:
-            yield from ("", name, "", *(f"  {line}".rstrip() for line in body))
-
-
 def _fact(value: Any) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return "not known" if value in (None, "") else printable(text)
 
 
-def _row(point: Mapping[str, Any]) -> list[str]:
-    before, after = float(point["before"]), float(point["after"])
-    difference = "0" if point["before"] == point["after"] else f"{after - before:+.3g}"
-    return [printable(point["metric"]), str(point["step"]), show(before, 6), show(after, 6), difference]
+def _fields(*runs: RecordedRun) -> list[str]:
+    if not all(run.config for run in runs):
+        return ["not known"]
+    contrasts = compare.contrasts(*(compare.sides_of_lines(run.config, run.experiment) for run in runs))
+    return compare.text(contrasts) or ["no field differs"]
+
+
+def _metrics(before: OpenedRun, after: OpenedRun) -> tuple[list[list[str]], str]:
+    """Returns the last numbers that both have, as rows, and where the numbers of the two part."""
+    both = before.metrics.merge(after.metrics, on=["split", "name", "step"], suffixes=("_before", "_after"))
+    both = both[both["split"] != _NOT_COMPARED]
+    both["metric"] = both["split"] + "/" + both["name"]
+    differs = both["value_before"].ne(both["value_after"]) & both[["value_before", "value_after"]].notna().any(axis=1)
+    both["difference"] = (both["value_after"] - both["value_before"]).map("{:+.3g}".format).where(differs, "0")
+    last = [
+        [printable(row.metric), str(row.step), show(row.value_before, 6), show(row.value_after, 6), row.difference]
+        for row in both.groupby("metric", sort=False).tail(1).itertuples()
+    ]
+    if both.empty:
+        return last, "not known: they recorded nothing at the same step"
+    if not differs.any():
+        steps = both["step"].nunique()
+        return last, f"nowhere: all numbers of the {steps} steps that both recorded are equal, every bit"
+    first = both[differs].sort_values("step", kind="stable").iloc[0]
+    equal = both["step"][both["step"] < first["step"]]
+    since = "the first that both recorded" if equal.empty else f"equal up to step {equal.max()}"
+    values = f"{first['value_before']} and {first['value_after']}"
+    return last, f"at step {first['step']} ({since}): {first['metric']} {values}"

@@ -54,12 +54,6 @@ class Curves:
     Attributes:
       by_split: split (`train`, `validation`, `time`, or the name that an action gave) → name → curve.
       notes: what could not be read, and what is not known.
-
-    Example:
-      >>> from official_trainer.reports.recorded_curves import Curves, Curve
-      >>> curves = Curves({"validation": {"accuracy": Curve([10, 20], [0.5, 0.75])}})
-      >>> curves.get("validation", "accuracy").values, curves.get("train", "loss")
-      ([0.5, 0.75], None)
     """
 
     by_split: Mapping[str, Mapping[str, Curve]] = dataclasses.field(default_factory=dict)
@@ -72,15 +66,6 @@ class Curves:
 
 def read(directory: str) -> Curves:
     """Returns the numbers of a run; nothing, and a note, if there are none that can be read."""
-    rows, notes = read_rows(directory)
-    by_split: dict[str, list[Row]] = {}
-    for row in rows:
-        by_split.setdefault(row["split"], []).append(row)
-    return Curves({split: _curves(rows) for split, rows in by_split.items()}, tuple(notes))
-
-
-def read_rows(directory: str) -> tuple[list[Row], list[str]]:
-    """Returns the rows of a run that count, by rising step, and what could not be read."""
     notes: list[str] = []
     rows: list[Row] = []
     is_there = False
@@ -99,7 +84,10 @@ def read_rows(directory: str) -> tuple[list[Row], list[str]]:
     by_place: dict[tuple[int, str], Row] = {}
     for row in rows:  # the run's own before those of its evaluator
         by_place.setdefault((row["step"], row["split"]), row)
-    return sorted(by_place.values(), key=lambda row: row["step"]), notes
+    by_split: dict[str, list[Row]] = {}
+    for row in sorted(by_place.values(), key=lambda row: row["step"]):
+        by_split.setdefault(row["split"], []).append(row)
+    return Curves({split: _curves(rows) for split, rows in by_split.items()}, tuple(notes))
 
 
 def _in_file(path: str, notes: list[str]) -> list[Row] | None:
@@ -159,13 +147,13 @@ def _curves(rows: Sequence[Row]) -> dict[str, Curve]:
     """Returns the metrics in the rows of one split, which have different and rising steps."""
     curves: dict[str, Curve] = {}
     for name in dict.fromkeys(name for row in rows for name in row if name not in _ABOUT_ROW):
-        points = [(row["step"], number) for row in rows if (number := as_number(row.get(name))) is not None]
+        points = [(row["step"], number) for row in rows if (number := _number(row.get(name))) is not None]
         if points:
             curves[name] = Curve(*map(list, zip(*points, strict=True)))
     return curves
 
 
-def as_number(value: Any) -> float | None:
+def _number(value: Any) -> float | None:
     """Returns a number of a row, also one that is not finite, which rows hold as text; None for anything else."""
     if type(value) is float:  # nearly always
         return value

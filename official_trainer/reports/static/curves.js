@@ -2,13 +2,9 @@
 // points of its own.
 "use strict";
 
-const SPLITS = { train: "training", validation: "validation" };
-
-// All charts of the page. `options`: split, smoothing, logY; `slots`: run -> colour; `runs`: what the page knows.
+// All charts of the page. `options`: split, smoothing; `slots`: run -> colour; `runs`: what the page knows.
 class Curves {
-  constructor(runs, options, slots, onRange) {
-    Object.assign(this, { runs, options, slots, onRange, range: null });
-  }
+  constructor(runs, options, slots) { Object.assign(this, { runs, options, slots, range: null }); }
 
   show(container, described) {
     const seen = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
@@ -25,18 +21,7 @@ class Curves {
   setRange(range) {
     this.range = range;
     this.charts.forEach((chart) => chart.plot && chart.draw());
-    this.onRange(range);
   }
-}
-
-// The place of the last value that is not above one, of values that rise.
-function placeOf(sorted, value) {
-  let low = 0, high = sorted.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (sorted[middle] <= value) low = middle; else high = middle;
-  }
-  return low;
 }
 
 function smoothed(values, weight) {
@@ -54,7 +39,7 @@ class Chart {
   constructor(shared, described) {
     Object.assign(this, { shared, described, plot: null });
     this.tip = el("div", { class: "tip", hidden: true });
-    this.place = el("div", { class: "plot", tabindex: 0, role: "img", on: { keydown: (event) => this.key(event), blur: () => { this.tip.hidden = true; } } });
+    this.place = el("div", { class: "plot", role: "img", "aria-label": described.name });
     this.about = el("span");
     this.card = el("div", { class: "card" }, el("h3", {}, described.name, this.about), this.place, this.tip);
     new ResizeObserver(() => this.plot && this.plot.width !== this.width && this.draw()).observe(this.place);
@@ -74,27 +59,25 @@ class Chart {
   }
 
   limits() {
-    const { range, options } = this.shared, x = [Infinity, -Infinity], y = [Infinity, -Infinity];
+    const { range } = this.shared, x = [Infinity, -Infinity], y = [Infinity, -Infinity];
     const widen = (pair, value) => { pair[0] = Math.min(pair[0], value); pair[1] = Math.max(pair[1], value); };
     for (const line of this.drawn) if (line.x.length) { widen(x, line.x[0]); widen(x, line.x.at(-1)); }
     const [from, to] = range || x;
     for (const line of this.drawn) line.y.forEach((value, i) => {
-      if (value !== null && line.x[i] >= from && line.x[i] <= to && !(options.logY && value <= 0)) widen(y, value);
+      if (value !== null && line.x[i] >= from && line.x[i] <= to) widen(y, value);
     });
     const space = (y[1] - y[0]) * 0.05 || Math.abs(y[0]) * 0.05 || 1;
-    const padded = options.logY ? [y[0] / 1.1, y[1] * 1.1] : [y[0] - space, y[1] + space];
-    return { x: from < to ? [from, to] : [from - 1, from + 1], y: Number.isFinite(y[0]) ? padded : [0.1, 1] };
+    return { x: from < to ? [from, to] : [from - 1, from + 1], y: Number.isFinite(y[0]) ? [y[0] - space, y[1] + space] : [0, 1] };
   }
 
   draw() {
     if (this.plot) this.plot.destroy();
     this.drawn = this.lines();
-    if (!this.drawn.length) { this.plot = null; this.about.textContent = "nothing to draw with these settings"; return; }
-    const limits = this.limits(), { options } = this.shared, ticks = (_, values) => values.map((value) => (value === null ? "" : number(value)));
+    const limits = this.limits(), ticks = (_, values) => values.map((value) => (value === null ? "" : number(value)));
     const axis = { stroke: css("--faint"), grid: { stroke: css("--grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     this.plot = new uPlot({
       width: this.width, height: 230, legend: { show: false }, padding: [8, 20, 0, 0],
-      scales: { x: { time: false, range: () => limits.x }, y: { distr: options.logY ? 3 : 1, range: () => limits.y } },
+      scales: { x: { time: false, range: () => limits.x }, y: { range: () => limits.y } },
       series: [{}, { stroke: "transparent", points: { show: false } }],
       axes: [{ ...axis, size: 30, values: ticks }, { ...axis, size: 58, values: ticks }],
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, sync: { key: "curves" } },
@@ -103,14 +86,12 @@ class Chart {
         ready: [(plot) => plot.over.addEventListener("dblclick", () => this.shared.setRange(null))],
       },
     }, [limits.x, [null, null]], this.place);
-    this.about.textContent = [...new Set(this.drawn.map((line) => SPLITS[line.curve.split] || line.curve.split))].join(", ");
-    const ends = this.drawn.filter((line) => line.slot !== undefined).slice(-6).map((line) => `${this.nameOf(line)} ends at ${number(line.y.at(-1))}`);
-    this.place.setAttribute("aria-label", `${this.described.name}: ${this.drawn.length} curves. ${ends.join("; ")}. Arrow keys move the cursor, Escape shows all.`);
+    this.about.textContent = [...new Set(this.drawn.map((line) => line.curve.split))].join(", ");
   }
 
   nameOf(line) {
     const isMixed = new Set(this.drawn.map((other) => other.curve.split)).size > 1;
-    return `${this.shared.runs[line.curve.run].name}${isMixed ? ` ${SPLITS[line.curve.split] || line.curve.split}` : ""}`;
+    return `${this.shared.runs[line.curve.run].name}${isMixed ? ` ${line.curve.split}` : ""}`;
   }
 
   paint(plot) {
@@ -137,7 +118,7 @@ class Chart {
     const { ctx } = plot, path = new Path2D();
     let isDown = false, count = 0, end = null;
     for (let i = 0; i < xs.length; i++) {
-      if (ys[i] === null || (this.shared.options.logY && ys[i] <= 0)) { isDown = false; continue; }
+      if (ys[i] === null) { isDown = false; continue; }
       end = [plot.valToPos(xs[i], "x", true), plot.valToPos(ys[i], "y", true)];
       if (isDown) path.lineTo(...end); else path.moveTo(...end);
       isDown = true;
@@ -156,29 +137,15 @@ class Chart {
     if (width >= 4) this.shared.setRange([left, left + width].map((edge) => plot.posToVal(edge, "x")));
   }
 
-  // The values at the cursor, of the lines in colour.
+  // The last values up to the cursor, of the lines in colour.
   point(plot) {
-    const { left } = plot.cursor, isHere = plot.over.matches(":hover") || document.activeElement === this.place;
-    const at = plot.posToVal(left, "x"), rows = [];
-    for (const line of isHere && left >= 0 ? this.drawn : []) {
-      const low = placeOf(line.x, at), next = line.x[low + 1], i = next !== undefined && next - at < at - line.x[low] ? low + 1 : low;
-      if (line.slot !== undefined && line.y[i] !== null) rows.unshift(el("div", {}, swatch(line.slot), el("span", {}, this.nameOf(line)), el("b", {}, number(line.y[i]))));
+    const { left } = plot.cursor, at = plot.posToVal(left, "x"), rows = [];
+    for (const line of plot.over.matches(":hover") && left >= 0 ? this.drawn : []) {
+      const i = line.x.findLastIndex((step) => step <= at);
+      if (line.slot !== undefined && i >= 0 && line.y[i] !== null) rows.unshift(el("div", {}, swatch(line.slot), el("span", {}, this.nameOf(line)), el("b", {}, number(line.y[i]))));
     }
     this.tip.hidden = !rows.length;
-    this.tip.replaceChildren(el("div", { class: "faint" }, `step ${number(Math.round(at))}`), ...rows.slice(0, 10),
-      rows.length > 10 ? el("div", { class: "faint" }, `and ${rows.length - 10} more`) : "");
-    const width = this.card.clientWidth, x = plot.over.offsetLeft + this.place.offsetLeft + left;
-    this.tip.style.left = x > width / 2 ? "" : `${x + 14}px`;
-    this.tip.style.right = x > width / 2 ? `${width - x + 14}px` : "";
-  }
-
-  key(event) {
-    const moves = { ArrowLeft: -1, ArrowRight: 1 };
-    if (!this.plot || !(event.key in moves || event.key === "Escape")) return;
-    event.preventDefault();
-    if (event.key === "Escape") { this.shared.setRange(null); return; }
-    const { left } = this.plot.cursor, width = this.plot.over.clientWidth;
-    const at = (left >= 0 ? left : width / 2) + (moves[event.key] * width) / 100;
-    this.plot.setCursor({ left: Math.max(0, Math.min(width, at)), top: 40 });
+    this.tip.replaceChildren(el("div", { class: "faint" }, `step ${number(Math.round(at))}`), ...rows);
+    this.tip.classList.toggle("at-left", left > plot.over.clientWidth / 2);
   }
 }

@@ -35,22 +35,11 @@ function number(value, digits = 4) {
 
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 9.95) return `${Number(seconds.toFixed(1))} s`;
-  const whole = Math.round(seconds);
-  for (const [unit, length, inner, innerLength] of [["d", 86400, "h", 3600], ["h", 3600, "min", 60], ["min", 60, "s", 1]]) {
-    if (whole < length) continue;
-    const rest = Math.floor((whole % length) / innerLength);
-    return `${Math.floor(whole / length)} ${unit}${rest ? ` ${rest} ${inner}` : ""}`;
-  }
-  return `${whole} s`;
+  const [unit, length] = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]].find(([, length]) => seconds >= length || length === 1);
+  return `${number(seconds / length, 2)} ${unit}`;
 }
 
-function bytes(size) {
-  if (size === null) return "–";
-  const units = ["B", "KiB", "MiB", "GiB"], power = Math.min(3, Math.floor(Math.log2(size) / 10));
-  return `${number(size / 1024 ** power, 3)} ${units[power]}`;
-}
-
+const megabytes = (size) => (size === null ? "–" : `${number(size / 1e6, 3)} MB`);
 const when = (seconds) => (seconds === null ? "–" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " "));
 const percent = (share) => (share === null ? "–" : `${share > 0 && share < 0.1 ? (100 * share).toFixed(1) : Math.round(100 * share)} %`);
 

@@ -7,9 +7,9 @@ const PART_WORDS = { input: "waiting for data", save: "saves", start: "start and
 const DATA = JSON.parse(document.getElementById("data").textContent), { runs: RUNS, metric: METRIC } = DATA;
 const SLOTS = new Map(DATA.highlighted.map((run, slot) => [run, slot]));
 const hasEvaluations = DATA.charts.some((chart) => chart.curves.some((curve) => curve.split === "validation"));
-const OPTIONS = { split: SLOTS.size > 3 && hasEvaluations ? "validation" : null, smoothing: 0, logY: false };
+const OPTIONS = { split: SLOTS.size > 3 && hasEvaluations ? "validation" : null, smoothing: 0 };
 const ORDER = { at: METRIC ? 2 : 0, isDown: Boolean(METRIC) && METRIC.direction === "max", filter: "" };
-const CHARTS = new Curves(RUNS, OPTIONS, SLOTS, (range) => { document.getElementById("all-steps").disabled = !range; });
+const CHARTS = new Curves(RUNS, OPTIONS, SLOTS);
 
 const section = (id, title, about, ...children) => el("section", { id, "data-title": title, "aria-label": title },
   el("h2", {}, title), about ? el("p", { class: "soft small" }, about) : null, children);
@@ -20,8 +20,7 @@ const brief = (value) => (value === undefined ? "" : /^-?\d*\.\d{5,}(e-?\d+)?$/.
 
 function summary() {
   const fact = ([name, value, about]) => el("div", {}, el("dt", {}, name), el("dd", { class: "value" }, value), el("dd", { class: "about" }, about));
-  return el("section", { id: "top" }, el("h1", {}, DATA.title), el("p", { class: "made" }, DATA.made), el("dl", { class: "facts" }, DATA.facts.map(fact)),
-    DATA.remarks.length ? el("ul", { class: "remarks" }, DATA.remarks.map((text) => el("li", {}, text))) : null);
+  return el("section", { id: "top" }, el("h1", {}, DATA.title), el("p", { class: "made" }, DATA.made), el("dl", { class: "facts" }, DATA.facts.map(fact)));
 }
 
 // The table of runs.
@@ -31,7 +30,6 @@ const tick = (run) => el("input", { type: "checkbox", checked: SLOTS.has(run.id)
   on: { change: (event) => highlight(run.id, event.target.checked) } });
 const state = (run) => [el("span", { class: `status ${run.status.replace(" ", "-")}` }, run.status), run.notes.map((note) => el("div", { class: "small soft" }, note))];
 const steps = (run) => (run.end_step && run.end_step !== run.step ? `${number(run.step)} of ${number(run.end_step)}` : number(run.step));
-const experimentOf = (run) => (new Set(RUNS.map((other) => other.experiment)).size > 1 ? run.experiment : null);
 const fieldColumn = ({ name, path }) => ({ name, title: path, class: "value", read: (run) => run.differs[path] ?? null, cell: (run) => brief(run.differs[path]), full: (run) => run.differs[path] });
 const COLUMNS = [
   { name: "Run", class: "name", read: (run) => run.id, cell: (run) => el("label", {}, tick(run), el("span", {}, nameOf(run))), full: (run) => run.directory },
@@ -44,7 +42,6 @@ const COLUMNS = [
   { name: "Duration", ...value((run) => run.seconds, duration) },
   { name: "Examples/s", ...value((run) => run.speed, (speed) => number(speed, 3), "number extra") },
   { name: "Started (UTC)", ...value((run) => run.started, when, "extra") },
-  { name: "Experiment", read: experimentOf, cell: experimentOf },
 ].filter((column, i) => i < 3 || RUNS.some((run) => column.read(run) !== null));
 
 // Numbers as numbers, and what is not known last.
@@ -95,14 +92,12 @@ function curves() {
   if (!DATA.charts.length) return null;
   const change = (name, to) => { OPTIONS[name] = to; CHARTS.draw(); };
   const splits = [...new Set(DATA.charts.flatMap((chart) => chart.curves.map((curve) => curve.split)))];
-  const options = [["", "all curves"], ...splits.map((split) => [split, SPLITS[split] || split])]
+  const options = [["", "all curves"], ...splits.map((split) => [split, split])]
     .map(([key, word]) => el("option", { value: key, selected: (OPTIONS.split || "") === key }, word));
-  return section("curves", "Curves", [DATA.curves_about, el("span", { class: "on-screen" }, " Drag over a chart to zoom all of them.")],
+  return section("curves", "Curves", [DATA.curves_about, el("span", { class: "on-screen" }, " Drag over a chart to zoom all of them, and double-click to see everything.")],
     el("div", { class: "tools" },
       splits.length > 1 ? el("select", { "aria-label": "Which curves", on: { change: (event) => change("split", event.target.value || null) } }, options) : null,
-      el("label", {}, "Smoothing", el("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, on: { input: (event) => change("smoothing", Number(event.target.value)) } })),
-      el("label", {}, el("input", { type: "checkbox", on: { change: (event) => change("logY", event.target.checked) } }), "log y"),
-      el("button", { type: "button", id: "all-steps", disabled: true, on: { click: () => CHARTS.setRange(null) } }, "Show everything")),
+      el("label", {}, "Smoothing", el("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, on: { input: (event) => change("smoothing", Number(event.target.value)) } }))),
     legend(), el("div", { class: "charts", id: "charts" }));
 }
 
@@ -133,13 +128,7 @@ function sweep() {
     bars.length ? el("div", { class: "card" }, el("h3", {}, "Which fields matter"), el("ul", { class: "bars" }, bars)) : null) : null);
 }
 
-// What went wrong, what differs, where the time went, what was saved.
-
-function failures() {
-  const failed = RUNS.filter((run) => run.error), at = (run) => (run.step === null ? "" : ` at step ${number(run.step)}`);
-  const card = (run) => el("div", { class: "card" }, el("h3", {}, `${run.name}: ${run.status}${at(run)}`), el("pre", {}, run.error));
-  return failed.length ? section("failures", "What went wrong", failed.length > 30 ? `The first 30 of ${failed.length} runs.` : null, failed.slice(0, 30).map(card)) : null;
-}
+// What differs, where the time went, what was saved.
 
 function differences() {
   if (DATA.config) {
@@ -160,38 +149,32 @@ function times() {
   const shown = inColour().filter((run) => run.time), used = PARTS.filter((part) => shown.some((run) => run.time.parts[part] > 0));
   if (!shown.length) return null;
   const total = (run) => Object.values(run.time.parts).reduce((sum, seconds) => sum + seconds, 0) || 1;
-  const key = (part, attributes, width) => el("i", { ...attributes, style: { background: `var(--c${used.indexOf(part) % NUM_COLOURS})`, width } });
-  const piece = (run, part) => {
-    const seconds = run.time.parts[part] || 0, share = seconds / total(run);
-    return key(part, { title: `${PART_WORDS[part] || part}: ${duration(seconds)}, ${percent(share)}` }, `${100 * share}%`);
-  };
   const columns = [
     { name: "Run", class: "name", cell: nameOf },
-    { name: "Where the time went", class: "wrap", cell: (run) => el("div", { class: "stack" }, used.map((part) => piece(run, part))) },
     { name: "In all", class: "number", cell: (run) => duration(total(run)) },
     { name: "Goodput", class: "number", cell: (run) => percent(run.time.goodput) },
     { name: "Restarts", class: "number", cell: (run) => number(run.time.restarts) },
+    ...used.map((part) => ({ name: PART_WORDS[part] || part, class: "number", cell: (run) => percent((run.time.parts[part] || 0) / total(run)) })),
   ];
   const about = "Goodput is the share of the time, from the first start to the end, that went into steps whose results were kept.";
-  return section("time", "Time", about, table("Time", columns, shown), el("ul", { class: "keys" }, used.map((part) => el("li", {}, key(part), PART_WORDS[part] || part))));
+  return section("time", "Time", about, table("Time", columns, shown));
 }
 
 function checkpoints() {
   const columns = [
     { name: "Run", class: "name", cell: (row) => RUNS[row.run].name },
-    { name: "What", cell: (row) => row.role },
+    { name: "What", class: "wrap", cell: (row) => row.role },
     { name: "Step", class: "number", cell: (row) => number(row.step) },
-    { name: METRIC ? METRIC.name : "Value", class: "number", cell: (row) => number(row.value) },
-    { name: "Size", class: "number", cell: (row) => bytes(row.size_bytes) },
+    { name: "Size", class: "number", cell: (row) => megabytes(row.size_bytes) },
     { name: "Path", class: "wrap", cell: (row) => el("code", {}, row.path) },
   ];
   return DATA.checkpoints.length ? section("checkpoints", "Checkpoints", DATA.checkpoints_about, table("Checkpoints", columns, DATA.checkpoints)) : null;
 }
 
-const SECTIONS = [summary(), runsSection(), sweep(), curves(), failures(), differences(), times(), checkpoints()].filter(Boolean);
+const SECTIONS = [summary(), runsSection(), sweep(), curves(), differences(), times(), checkpoints()].filter(Boolean);
 document.getElementById("report").replaceChildren(
   el("header", { class: "bar" }, scrolling(el("nav", { "aria-label": "Sections" }, SECTIONS.slice(1).map((one) => el("a", { href: `#${one.id}` }, one.dataset.title))))),
-  el("main", {}, SECTIONS, el("footer", {}, DATA.made_by)));
+  el("main", {}, SECTIONS));
 if (DATA.charts.length) CHARTS.show(document.getElementById("charts"), DATA.charts);
 const redraw = () => DATA.charts.length && CHARTS.draw();
 // Paper is light, and charts off the screen are on it too; all are drawn before it is known how wide the paper is.

@@ -11,7 +11,6 @@ Does not own: the table (`reports/table.py`), two runs beside each other (`repor
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
-    from official_trainer.reports.entries import Entry
+    from official_trainer.reports.opened import OpenedRun
     from official_trainer.reports.table import Table
 
 USAGE = "RUN|DIR… [--metrics=NAME[:WHICH],…] [--where=CONDITION] [--sort=COLUMN] [--group=FIELD,…] [--format=FORMAT]"
@@ -34,7 +33,6 @@ EXAMPLES = (
 NEXT = ("official-trainer show runs/digits", "the values that a run used")
 
 _FORMATS = ("table", "csv", "json", "markdown")
-_PAIRS = ("table", "json")
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -66,33 +64,33 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("name runs, or a folder of runs, such as `official-trainer compare runs`")
     if arguments.group is not None and arguments.fields is not None:
         raise UsageError("--group and --fields cannot be combined; a group has the fields of --group")
-    from official_trainer.reports import entries
+    from official_trainer.reports import opened
 
-    runs = entries.find(places, now_seconds=_now_seconds())
+    runs = opened.open_all(*places, now_seconds=_now_seconds())
     if not runs:
         raise UsageError(f"no runs in {', '.join(places)}; `official-trainer train EXPERIMENT` makes one")
     if len(runs) == 1:
-        only = runs[0].run.directory
+        only = runs[0].directory
         raise UsageError(
             f"there is one run, {only}, and comparing takes two; `official-trainer show {only}` shows its config"
         )
     of_table = (arguments.where, arguments.metrics, arguments.fields, arguments.sort, arguments.group)
-    if len(places) == 2 == len(runs) and written in _PAIRS and not any(of_table):
+    if len(places) == 2 == len(runs) and written == "table" and not any(of_table):
         from official_trainer.reports import pair
 
-        as_json = written == "json"
-        terminal.show(
-            json.dumps(pair.as_json(*runs), indent=2, allow_nan=False) if as_json else "\n".join(pair.as_text(*runs))
-        )
+        terminal.show("\n".join(pair.differences(*runs)))
         return 0
     from official_trainer.reports import formats
 
     table = _table(runs, arguments, places)
     if written == "table":
         print("\n".join(formats.as_table(table, terminal.table_width())))
+    elif written == "markdown":
+        print(formats.as_markdown(table))
+    elif written == "csv":
+        print(table.frame.to_csv(index=False, lineterminator="\n"), end="")
     else:
-        write = {"csv": formats.as_csv, "json": formats.as_json, "markdown": formats.as_markdown}
-        print(write[written](table).rstrip("\n"))
+        print(table.frame.to_json(orient="records", indent=2, double_precision=15, force_ascii=False))
     return 0
 
 
@@ -100,23 +98,22 @@ def _now_seconds() -> float:
     return time.time()
 
 
-def _table(runs: list[Entry], arguments: argparse.Namespace, places: Sequence[str]) -> Table:
+def _table(runs: list[OpenedRun], arguments: argparse.Namespace, places: Sequence[str]) -> Table:
     from official_trainer.reports import measures, sweep_figures, table
 
     directions = measures.deciding(runs, map(sweep_figures.summary, places))
-    wanted = measures.of_runs(runs, _words(arguments.metrics), directions)
-    fields, group = (
-        None if text is None else [table.path_of(word, runs, flag) for word in _words(text)]
-        for flag, text in (("--fields", arguments.fields), ("--group", arguments.group))
-    )
-    rows = table.of_runs(runs, wanted, fields)
+    rows = table.of_runs(runs, measures.of_runs(runs, _words(arguments.metrics), directions))
+    flag, words = ("--fields", arguments.fields) if arguments.group is None else ("--group", arguments.group)
+    fields = [table.column_of(word, rows, flag) for word in _words(words)]
+    if words is None:
+        fields = sorted({path: None for run in runs for path in run.differs}, key=lambda path: path.endswith("seed"))
     if arguments.where:
-        rows = table.kept(rows, runs, arguments.where)
+        rows = table.kept(rows, arguments.where)
         if rows.frame.empty:
             raise UsageError(f"none of {len(runs)} runs is left by --where={arguments.where}")
-    if group is not None:
-        rows = table.grouped(rows, runs, group)
-    return table.ordered(rows, arguments.sort)
+    if arguments.group is not None:
+        rows = table.grouped(rows, fields)
+    return table.shown(table.ordered(rows, arguments.sort), fields)
 
 
 def _words(text: str | None) -> list[str]:

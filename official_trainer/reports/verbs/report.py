@@ -27,14 +27,13 @@ EXAMPLES = (
 NEXT = ("official-trainer runs", "the runs in a table on the terminal")
 
 _OUTPUT = "report.html"
-_HEAD_BYTES = 4096
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `report`."""
     parser.group("Report")
     parser.positionals("paths", "RUN", "run directories, folders of runs, or a sweep")
-    parser.value("output", "FILE", f"the file to write (default: {_OUTPUT}); an older report is replaced")
+    parser.value("output", "FILE", f"the file to write (default: {_OUTPUT}); it is replaced if it is there")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,19 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not paths:
         raise UsageError("name what to report: run directories, a folder of runs, or a sweep, such as runs/digits")
     output = os.path.expanduser(_OUTPUT if arguments.output is None else arguments.output)
+    if os.path.isdir(output):
+        raise UsageError(f"--output={output} is a folder; name a file, or leave the flag out")
     if not output:
         raise UsageError("--output is empty: is a variable not set? Name a file, or leave the flag out")
     from official_trainer.reports import content, page
 
-    try:
-        with open(output, "rb") as file:  # before anything is read
-            head = file.read(_HEAD_BYTES)
-    except FileNotFoundError:
-        head = b""
-    except OSError as error:
-        raise UsageError(f"--output={output} cannot be written: {files.reason_of(error)}; name another file") from error
-    if head and page.MARK.encode() not in head:
-        raise UsageError(f"--output={output} is no report, and would be lost; name another file, or delete it")
     shown = content.of(paths, now_seconds=_now_seconds())
     text = page.render(shown)
     try:

@@ -29,7 +29,7 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_evaluated(trained, checkp
     """N29: with the averaged weights; its accuracy is that of the evaluation at this step."""
     model = trained.load_model(checkpoint)
     found = np.mean(model(toy.FEATURES).numpy().argmax(axis=-1) == toy.LABELS)
-    step = trained.record["best"]["step"] if checkpoint == "best" else 80
+    step = trained.recorded.record["best"]["step"] if checkpoint == "best" else 80
     assert found == pytest.approx(trained.curves.get("validation", "accuracy").at(step))
 
 
@@ -38,7 +38,7 @@ def test_what_a_whole_run_left(trained):
     steps = [checkpoint.step for checkpoint in trained.checkpoints if checkpoint.role == "latest"]
     assert steps == [20, 40, 60, 80]
     best = [checkpoint.step for checkpoint in trained.checkpoints if checkpoint.role == "best"]
-    assert best == [trained.record["best"]["step"]]
+    assert best == [trained.recorded.record["best"]["step"]]
     assert not any(checkpoint.note for checkpoint in trained.checkpoints)
     assert all(checkpoint.size_bytes > 1000 for checkpoint in trained.checkpoints)
 

