@@ -80,7 +80,6 @@ def _run(run: OpenedRun, metric: str | None, direction: Direction | None) -> dic
         "best": None if best is None else encode(best),
         "best_step": curve.steps[curve.values.index(best)] if curve is not None and best in curve.values else None,
         "final": None if final is None else encode(final),
-        "started": recorded.started_seconds,
         "seconds": recorded.duration_seconds,
         "speed": recorded.examples_per_second,
         "differs": dict(run.differs),

@@ -40,7 +40,6 @@ function duration(seconds) {
 }
 
 const megabytes = (size) => (size === null ? "–" : `${number(size / 1e6, 3)} MB`);
-const when = (seconds) => (seconds === null ? "–" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " "));
 const percent = (share) => (share === null ? "–" : `${share > 0 && share < 0.1 ? (100 * share).toFixed(1) : Math.round(100 * share)} %`);
 
 // The colour that a variable of the style has now, in light or dark, for the canvas of a chart.

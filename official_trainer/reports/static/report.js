@@ -41,7 +41,6 @@ const COLUMNS = [
   { name: "Step", ...value((run) => run.step), cell: steps },
   { name: "Duration", ...value((run) => run.seconds, duration) },
   { name: "Examples/s", ...value((run) => run.speed, (speed) => number(speed, 3), "number extra") },
-  { name: "Started (UTC)", ...value((run) => run.started, when, "extra") },
 ].filter((column, i) => i < 3 || RUNS.some((run) => column.read(run) !== null));
 
 // Numbers as numbers, and what is not known last.
