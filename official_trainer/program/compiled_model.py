@@ -88,14 +88,13 @@ class Prediction:
         model, fit = self._model, keras_fit.of(self._model)
         every = fit.steps_between_calls(model)
         self._data, self._steps = data, steps
-        model.stop_predicting = False  # callbacks set it
         callbacks.on_predict_begin()
         data.begin_epoch()
         builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
         if self.is_traced and has_unbuilt_layers(model):
             _create_variables(convert(self.inference_step), model, builder.element_spec())
         batches = self._inference.batches(builder.build())
-        while (count is None or done < count) and not (done and model.stop_predicting):
+        while count is None or done < count:
             callbacks.on_predict_batch_begin(done)
             taken = list(itertools.islice(batches, every if count is None else min(every, count - done)))
             if not taken:
@@ -105,8 +104,7 @@ class Prediction:
             callbacks.on_predict_batch_end(fit.last_batch(model, done - 1), {"outputs": self._packed(found[-1])})
         if not found:
             raise DataError("there is nothing to predict: the data has no batch")
-        if not model.stop_predicting:
-            data.end_epoch()
+        data.end_epoch()
         callbacks.on_predict_end()
         return self._packed(_joined(found))
 

@@ -290,8 +290,8 @@ class Program(AsyncMethods):
         self._check_compiled("fit")
         sizes = {"batch_size": batch_size, "validation_batch_size": validation_batch_size}
         initial_epoch, batch_size, validation_batch_size = counts(initial_epoch=initial_epoch, **sizes)
-        limited = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps}
-        epochs, steps_per_epoch, validation_steps = keras_fit.limited(self.model, **limited)
+        lengths = {"steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps}
+        epochs, steps_per_epoch, validation_steps = counts(epochs=epochs, **lengths)
         is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
         if not is_list and not (isinstance(validation_freq, int | np.integer) and validation_freq >= 1):
             raise ArgumentError(f"{validation_freq=}; allowed: a number of epochs from 1 on, or a list of epochs")
@@ -554,7 +554,7 @@ class Program(AsyncMethods):
 
     def _read(self, data: Any, batch_size: int | None, steps: int | None) -> tuple[Source, int | None]:
         """Returns the data of a call that reads it once, and its steps."""
-        (batch_size,), (steps,) = counts(batch_size=batch_size), keras_fit.limited(self.model, steps=steps)
+        batch_size, steps = counts(batch_size=batch_size, steps=steps)
         source = source_of(data, batch_size=batch_size, steps=steps)
         steps = keras_fit.of(self.model).steps_in(source.batches_per_epoch, steps)
         if steps is None and not source.has_end:

@@ -276,7 +276,6 @@ class ProgramTrainer(Trainer):
         self._validation.rewind()
         state = None if self._adds_up else super().eval_begin()
         keras_fit.of(self.model).reset_count(self.model, training=False)  # callbacks of Keras read it
-        self.model.stop_evaluating = False  # callbacks set it
         if self._callbacks is not None:
             self._callbacks.on_test_begin()
         self._validation.begin_epoch()
@@ -292,12 +291,11 @@ class ProgramTrainer(Trainer):
         def loop(iterator: Any, num_steps: int, state: Any) -> Any:
             callbacks, fit = self._callbacks, keras_fit.of(self.model)
             every, given = fit.steps_between_calls(self.model), [] if callbacks is None else callbacks.callbacks
-            is_watched = any(fit.looks_at_batches(callback, training=False) for callback in given)
-            if not (is_watched or self.model.stop_evaluating):
+            if not any(fit.looks_at_batches(callback, training=False) for callback in given):
                 return whole(iterator, num_steps, state)
             done = 0
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
-                while (num_steps < 0 or done < num_steps) and not (done and self.model.stop_evaluating):
+                while num_steps < 0 or done < num_steps:
                     count = every if num_steps < 0 else min(every, num_steps - done)
                     callbacks.on_test_batch_begin(done)
                     run(iterator, tf.constant(count))
@@ -310,8 +308,7 @@ class ProgramTrainer(Trainer):
 
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         logs = super().eval_end(aggregated_logs)
-        if not self.model.stop_evaluating:
-            self._validation.end_epoch()
+        self._validation.end_epoch()
         if self._callbacks is not None:
             self._callbacks.on_test_end(numbers_in(self.task.current(training=False)))
         return {**logs, **self.task.of_own_step(training=False)}

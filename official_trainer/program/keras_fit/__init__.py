@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from official_trainer.lazy import tf
-from official_trainer.program.data import counts
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.metrics import inner_metrics
 
@@ -83,10 +82,6 @@ class KerasFit(Protocol):
 
     # Calls.
 
-    def limited(self, name: str, value: int | None) -> int | None:
-        """Returns `epochs` or a number of steps, lowered to the limit that this Keras has for it; None for no limit."""
-        return value
-
     def steps_in(self, count: int | None, steps: int | None) -> int | None:
         """Returns how many of `steps` an epoch has of data with `count` batches; None for no number."""
         return steps
@@ -129,11 +124,6 @@ def of(*things: Any) -> KerasFit:
     from official_trainer.program.keras_fit import keras2
 
     return keras2.KERAS
-
-
-def limited(model: Any, **arguments: Any) -> Sequence[Any]:
-    """Returns numbers of epochs or steps, checked, and lowered to the limits of the model's Keras."""
-    return [of(model).limited(name, value) for name, value in zip(arguments, counts(**arguments), strict=True)]
 
 
 def has_own(model: Any, method: str) -> bool:

@@ -10,7 +10,6 @@ dictionary. Both have private names only.
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,13 +75,6 @@ class Keras3Fit(KerasFit):
         variables = model.trainable_variables
         gradients = tape.gradient(scaled, variables)
         keras3.KERAS.apply(optimizer, list(zip(gradients, variables, strict=True)), after=loss)
-
-    def limited(self, name: str, value: int | None) -> int | None:
-        limit = keras.config.max_epochs() if name == "epochs" else keras.config.max_steps_per_epoch()
-        if not limit or (value is not None and value <= limit):
-            return value
-        warnings.warn(f"{name}={value} is lowered to {limit}, the limit that keras.config has for it", stacklevel=3)
-        return int(limit)
 
     def steps_in(self, count: int | None, steps: int | None) -> int | None:
         return steps if count is None or steps is None else min(steps, count)

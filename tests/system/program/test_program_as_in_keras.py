@@ -1,4 +1,4 @@
-"""Hooks of data, `num_batches`, limits, a model's own `compile`: Keras's own methods beside those of a Program."""
+"""Hooks of data, `num_batches`, a model's own `compile`: Keras's own methods beside those of a Program."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def told_by(keras, calls, sets=None, at=""):
 # What is done; each returns all that it shows.
 
 
-def fitted(x=None, *, sets=None, at="", settings=(), limits=(), **arguments):
+def fitted(x=None, *, sets=None, at="", settings=(), **arguments):
     """Trains on `x`, and tells of the calls, and the history in its order."""
 
     def run(keras, owner):
@@ -94,14 +94,13 @@ def fitted(x=None, *, sets=None, at="", settings=(), limits=(), **arguments):
         given = {name: value(keras, calls) if callable(value) else value for name, value in given.items()}
         data = {"x": X, "y": Y, "batch_size": PART} if x is None else {"x": x(keras, calls)}
         program = compiled(keras, owner, **dict(settings))
-        with limited(keras, **dict(limits)):
-            history = program.fit(**{**data, **given, "callbacks": [told_by(keras, calls, sets, at)]})
+        history = program.fit(**{**data, **given, "callbacks": [told_by(keras, calls, sets, at)]})
         return calls, list(history.history.items())
 
     return run
 
 
-def read(x=None, *, sets=None, at="", settings=(), limits=(), **arguments):
+def read(x=None, *, settings=(), **arguments):
     """Evaluates and predicts."""
 
     def run(keras, owner):
@@ -109,24 +108,10 @@ def read(x=None, *, sets=None, at="", settings=(), limits=(), **arguments):
         for method in (program.evaluate, program.predict):
             data = {"x": X, "batch_size": PART} if x is None else {"x": x(keras, found)}
             data |= {"y": Y} if x is None and method == program.evaluate else {}
-            told = told_by(keras, found, f"stop_{sets}", at)
-            with limited(keras, **dict(limits)):
-                found.append(method(**data, verbose=0, callbacks=[told], **arguments))
+            found.append(method(**data, verbose=0, callbacks=[told_by(keras, found)], **arguments))
         return found
 
     return run
-
-
-@contextlib.contextmanager
-def limited(keras, epochs=None, steps=None):
-    """Sets what Keras 3 has for a short try."""
-    if keras is keras3:
-        keras.config.set_max_epochs(epochs), keras.config.set_max_steps_per_epoch(steps)
-    try:
-        yield
-    finally:
-        if keras is keras3:
-            keras.config.set_max_epochs(None), keras.config.set_max_steps_per_epoch(None)
 
 
 def in_order(keras, owner):
@@ -218,16 +203,7 @@ OF_3 = {
     "weights of numbers": fitted(y=Y[:, None] + np.float32(0.2), class_weight={1: 5.0}, settings=BY_ROUNDED),
     "weights of batches": fitted(parts_of, class_weight={1.0: 5.0}),
     "weights of one batch": one_batch_of_classes,
-    "stop_evaluating": read(sets="evaluating", at="on_test_batch_end"),
-    "stop_evaluating, at the start": read(parts_of, sets="evaluating", at="on_test_begin"),
-    "stop_evaluating, in fit": fitted(sets="stop_evaluating", at="on_test_batch_end", **WITH_VALIDATION),
-    "stop_predicting": read(parts_of, sets="predicting", at="on_predict_batch_end"),
     "no epoch": fitted(parts_of, epochs=0),
-    "max_epochs": fitted(limits={"epochs": 2}),
-    "max_steps_per_epoch": fitted(batch_size=25, validation_data=(X, Y), limits={"steps": 1}),
-    "max_steps_per_epoch, sizes of batches": fitted(batch_size=None, validation_data=(X, Y), limits={"steps": 5}),
-    "max_steps_per_epoch, more than there are": fitted(validation_data=(X, Y), limits={"steps": 100}),
-    "max_steps_per_epoch, evaluated": read(limits={"steps": 2}),
 }
 
 CASES = [(name, run, which) for name, run in OF_BOTH.items() for which in KERASES]
@@ -246,7 +222,7 @@ def assert_equal(found, expected):
         assert found == expected
 
 
-@pytest.mark.filterwarnings("ignore")  # Keras and a Program say what ends early, and which limit counts
+@pytest.mark.filterwarnings("ignore")  # Keras and a Program say what ends early
 @pytest.mark.parametrize(("name", "run", "which"), CASES, ids=[f"{name}-{which}" for name, _, which in CASES])
 def test_all_that_is_shown_is_that_of_keras(name, run, which):
     """N38: calls of hooks of data and of callbacks in one order, histories, results, predictions, weights."""
