@@ -203,7 +203,6 @@ class Program(AsyncMethods):
         fit = keras_fit.of(self.model)
         for name in ("optimizer", "loss", "metrics", "weighted_metrics"):
             check_one_keras(self.model, **{name: settings[name]})
-        settings["optimizer"] = self._compiled.settings.optimizer(self.model, optimizer)
         with self._compiled.scope():
             of_rewards = (settings.pop("reward"), settings.pop("reward_weights"))
             settings["weighted_metrics"] = with_rewards(self.model, weighted_metrics, *of_rewards)

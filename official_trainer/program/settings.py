@@ -27,7 +27,6 @@ from official_trainer.config import (
 from official_trainer.distributed import strategy
 from official_trainer.engine import process
 from official_trainer.lazy import keras
-from official_trainer.program import keras_fit
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
 from official_trainer.runs.recorded import PROGRAM
@@ -43,14 +42,14 @@ _OF_ARGUMENTS = (
     *("trainer.validation_interval", "trainer.validation_steps", "trainer.continuous_eval_timeout"),
     *(f"trainer.optimizer_config.{name}" for name in ("optimizer", "learning_rate", "warmup")),
     *(f"trainer.{name}" for name in _TRACING),
-    *(f"runtime.{name}" for name in ("seed", "run_eagerly", "tpu", "worker_hosts", "task_index")),
+    *(f"runtime.{name}" for name in ("seed", "run_eagerly", "loss_scale", "tpu", "worker_hosts", "task_index")),
     *("runtime.rendezvous_timeout_seconds", "runtime.collective_timeout_seconds"),
 )
 """Fields that arguments of Program, `compile` and `fit` say; and those of several processes, of which `fit` is one."""
 
 _OF_BUILDING = (
     *("distribution_strategy", "num_gpus", "num_logical_cpus", "all_reduce_alg", "num_packs"),
-    *("mixed_precision_dtype", "loss_scale", "enable_op_determinism"),
+    *("mixed_precision_dtype", "enable_op_determinism"),
 )
 """Fields of the runtime that take effect while a model is built."""
 
@@ -119,13 +118,6 @@ class Settings:
         process.configure_process(self.base.runtime)
         with strategy.build_strategy(self.base.runtime).scope():
             return make()
-
-    def optimizer(self, model: Any, optimizer: Any) -> Any:
-        """Returns an optimizer with the configured loss scale; Keras itself adds a dynamic one."""
-        scale = self.base.runtime.loss_scale
-        if scale in (None, "dynamic"):
-            return optimizer
-        return keras_fit.of(model).with_fixed_scale(optimizer, scale)
 
     def config(
         self, model: keras.Model, epochs: Epochs | None = None, validation_steps: int | None = None

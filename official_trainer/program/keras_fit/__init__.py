@@ -50,9 +50,6 @@ class KerasFit(Protocol):
     def weighted_metrics(self, model: Any) -> Any:
         """Returns the argument `weighted_metrics` with which a model was compiled."""
 
-    def with_fixed_scale(self, optimizer: Any, scale: Any) -> Any:
-        """Returns an optimizer, given as one or by its name, with a loss scale of float16 that does not change."""
-
     # Steps; called in replica context, traced.
 
     def compute_loss(self, model: Any, batch: Sequence[Any], *, training: bool) -> Any:

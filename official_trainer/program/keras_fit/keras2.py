@@ -45,10 +45,6 @@ class Keras2Fit(KerasFit):
     def weighted_metrics(self, model: Any) -> Any:
         return getattr(getattr(model, "compiled_metrics", None), "_user_weighted_metrics", None)
 
-    def with_fixed_scale(self, optimizer: Any, scale: Any) -> Any:
-        inner = keras.optimizers.get(optimizer)
-        return keras.mixed_precision.LossScaleOptimizer(inner, dynamic=False, initial_scale=scale)
-
     def compute_loss(self, model: Any, batch: Sequence[Any], *, training: bool) -> Any:
         return convert(model.compute_loss)(*batch)
 

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_trainer.program.data import ArgumentError, check_names
+from official_trainer.program.data import check_names
 from official_trainer.program.keras_fit import KerasFit
 from official_trainer.tasks.keras import keras3
 
@@ -48,13 +48,6 @@ class Keras3Fit(KerasFit):
 
     def weighted_metrics(self, model: Any) -> Any:
         return getattr(model._compile_metrics, "_user_weighted_metrics", None)
-
-    def with_fixed_scale(self, optimizer: Any, scale: Any) -> Any:
-        """Refuses it: `compile` of Keras 3 has only scales that change."""
-        raise ArgumentError(
-            f"runtime.loss_scale={scale}: the loss scale of Keras 3 changes; leave it out, or give "
-            f"compile(optimizer=keras.optimizers.LossScaleOptimizer(…, initial_scale={scale}))"
-        )
 
     def compute_loss(self, model: Any, batch: Sequence[Any], *, training: bool) -> Any:
         takes_training = "training" in inspect.signature(model.compute_loss).parameters  # one of the user's may not

@@ -11,7 +11,7 @@ import keras as keras3
 import numpy as np
 import pytest
 
-from official_trainer.config import RuntimeConfig, TrainerConfig
+from official_trainer.config import TrainerConfig
 from official_trainer.lazy import keras as keras2
 from official_trainer.lazy import tf
 from official_trainer.program import Program, ProgramCheckpoint, load_program
@@ -45,17 +45,6 @@ def test_what_is_of_both_kerases_is_refused(argument):
                 compiled(k, program).fit(X, Y, callbacks=[other.callbacks.EarlyStopping()], verbose=0)
             else:
                 compiled(k, program, **{argument: MIXED[argument](other)})
-
-
-def test_a_loss_scale_that_does_not_change_is_refused():
-    """N38: Keras 3 has only those that change; the message says how to begin with one."""
-    runtime = RuntimeConfig(mixed_precision_dtype="float16", loss_scale=8.0)
-    try:
-        program = Program(lambda: light(keras3), runtime=runtime)
-    finally:
-        Program(lambda: light(keras3), runtime=RuntimeConfig())  # the precision of later tests
-    with pytest.raises(ArgumentError, match=r"^runtime\.loss_scale=8\.0: the loss scale of Keras 3 changes; leave it"):
-        compiled(keras3, program)
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path):
