@@ -4,7 +4,7 @@ Owns: Keras's methods, how a call becomes a Task and a config of this engine, an
 second loop, a second Trainer, a second way to save.
 
     program.py          the methods and the meaning of their arguments; async_methods.py: calls in an event
-                        loop; saving.py: a whole program in a file
+                        loop; saving.py: a program read from a file
       ├─► settings.py       the sections of an experiment's config that a program takes
       └─► compiled_model.py one Trainer for each `compile`, one call at a time
             ├─► data.py         arrays, datasets, generators as batches, from any batch on; parts for replicas

@@ -36,7 +36,7 @@ from official_trainer.program.data import (
     validation_of,
 )
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
-from official_trainer.program.rewards import rewards_of, weighted_sum, with_rewards
+from official_trainer.program.rewards import reward_class, rewards_of, weighted_sum, with_rewards
 from official_trainer.program.settings import TASK, Settings
 from official_trainer.program.trainer import Computations, ProgramTask, in_training_step
 from official_trainer.tasks import keras as kerases
@@ -208,32 +208,11 @@ class Program(AsyncMethods):
             settings["weighted_metrics"] = with_rewards(self.model, weighted_metrics, *of_rewards)
             fit.compile(self.model, settings)
 
-    def get_compile_config(self) -> dict[str, Any] | None:
-        """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`; None before `compile`.
-
-        Raises:
-          ArgumentError: a reward is not registered, so that the config could not be read.
-        """
-        saving.check_registered(self.model)
-        config: dict[str, Any] | None = self.model.get_compile_config()
-        return config
-
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
-        """Compiles with the config that `get_compile_config` has returned.
-
-        Raises:
-          ArgumentError: it is no such config.
-        """
-        if not isinstance(config, Mapping):
-            raise ArgumentError(
-                f"compile_from_config: config={config!r}; allowed: what get_compile_config returns after compile"
-            )
-        module = keras_fit.of(self.model).MODULE
-        known = {key: module.saving.deserialize_keras_object(value) for key, value in config.items()}
-        self.compile(**known)
-        if self.model.built:  # Keras creates its variables here too
-            with self._compiled.scope():
-                kerases.of(self.model).build_slots(self.model.optimizer, self.model.trainable_variables)
+        """Compiles with the config that the model's `get_compile_config` has returned, with rewards."""
+        reward_class(keras_fit.of(self.model).MODULE)  # so that it is registered
+        with self._compiled.scope():
+            self.model.compile_from_config(config)
 
     # Training and evaluating.
 
@@ -407,20 +386,6 @@ class Program(AsyncMethods):
             step = checkpoint.read_program(self.model, filepath)
         self._compiled.begin_at(step)
 
-    def save(self, filepath: str | os.PathLike[str], overwrite: bool = True) -> None:
-        """Writes the model, how it was compiled, its rewards and its optimizer to a file that `load_program` reads.
-
-        Weights are written as they are, not averaged. The global step is not written: a `ProgramCheckpoint` has it.
-
-        Args:
-          filepath: of the file; ends with `.keras`.
-          overwrite: whether a file that is there is replaced without a question.
-
-        Raises:
-          ArgumentError: the path ends otherwise, or a reward is not registered.
-        """
-        saving.save(self.model, os.fspath(filepath), overwrite=overwrite)
-
     def load_weights(self, filepath: str | os.PathLike[str]) -> None:
         """Reads only the model's variables from a checkpoint, or from what Keras has saved.
 
@@ -572,9 +537,10 @@ def load_program(
     trainer: TrainerConfig | None = None,
     runtime: RuntimeConfig | None = None,
 ) -> Program:
-    """Returns the Program that `Program.save` has written, without the code that built its model.
+    """Returns the program of a file that `save` of a program or a model of Keras's has written.
 
-    It is compiled as it was, with its optimizer's state; so is a model that Keras has saved.
+    It needs no code that built the model. It is compiled as it was, with its rewards and its optimizer's state. The
+    weights are as they were, not averaged, and the global step begins at 0: a `ProgramCheckpoint` has it.
 
     Args:
       filepath: of the `.keras` file.
