@@ -53,19 +53,6 @@ class NotCompiledError(UserError, RuntimeError):
         super().__init__(f"{method}() needs an optimizer and a loss; call compile() first")
 
 
-def _or_of_model(method: Callable[..., None]) -> Callable[..., None]:
-    """Has a method call the model's own in its place, with whatever arguments that takes, if the model overrides it."""
-
-    @functools.wraps(method)
-    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if not keras_fit.has_own(self.model, method.__name__):
-            return method(self, *arguments, **keywords)
-        with self.model.distribute_strategy.scope():
-            return getattr(self.model, method.__name__)(*arguments, **keywords)
-
-    return call
-
-
 class Program(AsyncMethods):
     """A Keras model, with its optimizer, losses, metrics and rewards, on the engine.
 
@@ -159,7 +146,6 @@ class Program(AsyncMethods):
 
     # Compiling.
 
-    @_or_of_model
     def compile(  # noqa: PLR0913 - the signature is Keras's, with rewards
         self,
         optimizer: Any = "rmsprop",
@@ -175,7 +161,7 @@ class Program(AsyncMethods):
     ) -> None:
         """Sets the optimizer, losses, metrics and rewards; see `keras.Model.compile`.
 
-        If the model overrides `compile`, that is called, with the arguments that it takes. A reward is a loss of the
+        A model with a `compile` of its own is compiled by that: `program.model.compile(…)`. A reward is a loss of the
         weight −w and a metric: training minimises, and the log `loss` is, the loss minus the weighted rewards. Steps
         call `compute_loss`, `compute_reward` and `compute_metrics`, which a subclass may override.
 

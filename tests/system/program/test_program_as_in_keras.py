@@ -124,7 +124,7 @@ def one_batch_of_classes(keras, owner):
     return compiled(keras, owner).train_on_batch(X, Y, class_weight={1: 5.0})
 
 
-def adversaries(by_name=False, is_built=True, **settings):
+def adversaries(is_built=True, **settings):
     """A model with two optimizers, a `compile` and a `train_step` of its own, no loss and no `call`."""
 
     def run(keras, owner):
@@ -158,8 +158,8 @@ def adversaries(by_name=False, is_built=True, **settings):
 
         keras.utils.set_random_seed(1)
         model = Adversaries()
-        program, adam, sgd = owner(model), keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.02)
-        program.compile(**{"makers": sgd, "critics": adam, "scale": 0.5}) if by_name else program.compile(adam, sgd)
+        model.compile(keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.02), scale=0.5)
+        program = owner(model)
         history = program.fit(X, epochs=3, batch_size=PART, shuffle=False, verbose=0)
         return list(history.history.items()), model.get_weights()
 
@@ -184,7 +184,7 @@ OF_BOTH = {
     "order of results": in_order,
     "a rest, evaluated": read(settings=AT_ONCE),
     "compile of the model": adversaries(),
-    "compile of the model, by name": adversaries(by_name=True, is_built=False),
+    "compile of the model, not built": adversaries(is_built=False),
     "compile of the model, eager": adversaries(is_built=False, run_eagerly=True),
 }
 
