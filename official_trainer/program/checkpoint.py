@@ -115,7 +115,6 @@ class ProgramCheckpoint(_Callback):
         initial_value_threshold: float | None = None,
         max_to_keep: int | None = None,
         keep_every_n_steps: int | None = None,
-        save_variables_only: bool = False,
     ) -> None:
         """Takes Keras's arguments, and how many checkpoints are kept.
 
@@ -133,14 +132,13 @@ class ProgramCheckpoint(_Callback):
             Keras, it has no effect where everything is saved.
           max_to_keep: how many are kept, the best or the newest; None keeps all.
           keep_every_n_steps: checkpoints at multiples of it are kept too, for ever.
-          save_variables_only: another name of `save_weights_only`.
 
         Raises:
           ArgumentError: arguments contradict each other, or the template cannot be read.
         """
         super().__init__()
         self.filepath = str(os.fspath(filepath))
-        self.verbose, self.save_weights_only = verbose, save_weights_only or save_variables_only
+        self.verbose, self.save_weights_only = verbose, save_weights_only
         self.monitor = monitor or ("val_loss" if save_best_only else "")
         self.mode, self.save_freq = mode, save_freq
         ranks = save_best_only or max_to_keep is not None  # else all are kept, as in Keras also those that are NaN
