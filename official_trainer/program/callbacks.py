@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from official_trainer.actions.action import Action, Run, Stop
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import keras
 from official_trainer.program import keras_fit
 from official_trainer.program.checkpoint import ProgramCheckpoint
 from official_trainer.program.data import ArgumentError, Source, check_one_keras
@@ -284,19 +284,12 @@ def callback_list(
     """Returns the callbacks of a call, with those that Keras adds: its history if it trains, and a progress bar.
 
     Raises:
-      ArgumentError: one is no callback.
+      ArgumentError: one is of another Keras than the model.
     """
     module = keras_fit.of(model).MODULE.callbacks
     if isinstance(callbacks, module.CallbackList):
         return callbacks
-    given = [] if callbacks is None else tf.nest.flatten(callbacks)
-    check_one_keras(model, callbacks=given)
-    for each in given:
-        if not hasattr(each, "set_model"):
-            raise ArgumentError(
-                f"callbacks: {each!r} is no callback; give objects of keras.callbacks.Callback, and a function in "
-                "keras.callbacks.LambdaCallback"
-            )
+    check_one_keras(model, callbacks=callbacks or ())
     verbose = (1 if sys.stdout.isatty() else 2) if verbose == "auto" else verbose
     return module.CallbackList(
         callbacks,

@@ -1,13 +1,10 @@
 """Mistakes in what a user gives to a Program: the error goes on as it is, and below it stands where and what it is."""
 
-import re
-
 import numpy as np
 import pytest
 
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Loop, Program
-from official_trainer.program.data import ArgumentError
 from tests.support.mistakes import MAX_COLUMNS, MAX_LINES
 
 FEATURES, LABELS = np.zeros([16, 4], "float32"), np.arange(16) % 3
@@ -86,19 +83,6 @@ def test_a_note_below_the_error_names_the_line_and_the_cause(name):
     for word in words:
         assert word in " ".join(note.split()), note
     assert "site-packages" not in note and "official_trainer/" not in note
-
-
-@pytest.mark.parametrize(
-    ("callback", "words"),
-    [
-        (print, "is no callback; give objects of keras.callbacks.Callback, and a function in keras.callbacks.Lambda"),
-        (None, "callbacks: None is no callback"),
-    ],
-)
-def test_what_is_no_callback_is_refused(callback, words):
-    """N28: before anything is trained."""
-    with pytest.raises(ArgumentError, match=re.escape(words)):
-        fitting(callbacks=[callback])()
 
 
 def test_a_loop_says_it_too():
