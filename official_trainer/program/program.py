@@ -429,16 +429,13 @@ class Program(AsyncMethods):
         logs = self._compiled.evaluate(one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
         return _results(self.model, logs, return_dict)
 
-    def predict_on_batch(self, x: Any, training: bool = False) -> Any:
+    def predict_on_batch(self, x: Any) -> Any:
         """Returns the model's outputs for a batch, as NumPy arrays, with averaged weights if there are any.
 
         Args:
           x: features, `[batch, …]`.
-          training: whether layers such as dropout work as in training.
         """
         with self._compiled.weights_averaged():
-            if training:
-                return tf.nest.map_structure(lambda output: output.numpy(), self.model(x, training=True))
             return self.model.predict_on_batch(x)
 
     # Computing losses, rewards and metrics of outputs.
