@@ -38,7 +38,7 @@ from official_trainer.program.data import (
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
 from official_trainer.program.rewards import reward_class, rewards_of, weighted_sum, with_rewards
 from official_trainer.program.settings import TASK, Settings
-from official_trainer.program.trainer import Computations, ProgramTask, in_training_step
+from official_trainer.program.trainer import ProgramTask, in_training_step
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tracking import numbers_in
@@ -113,7 +113,7 @@ class Program(AsyncMethods):
         data: CallData = {True: None, False: None}
         is_own = keras_fit.has_own(built, "compute_metrics") or self._overrides("compute_metrics")
         compute_metrics = self.compute_metrics if is_own else None
-        task = ProgramTask(TASK, built, data, Computations(self.compute_loss, compute_metrics))
+        task = ProgramTask(TASK, built, data, compute_loss=self.compute_loss, compute_metrics=compute_metrics)
         self._compiled = CompiledModel(built, settings, task, data)
         self.model, self.model_dir = built, settings.model_dir
 

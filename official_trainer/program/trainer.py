@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -41,29 +40,34 @@ def in_training_step() -> bool:
     return _trains.get()
 
 
-@dataclasses.dataclass(frozen=True)
-class Computations:
-    """What a step computes of outputs, as methods of the Program, which a user's class may override.
-
-    Attributes:
-      loss: `compute_loss`: what is minimised.
-      metrics: `compute_metrics`, if it is overridden, also in the model; None for Keras's, which is not called then.
-    """
-
-    loss: Callable[..., tf.Tensor]
-    metrics: Callable[..., Mapping[str, Any]] | None
-
-
 class ProgramTask(Task):
     """Trains a compiled model on the data of the call that runs."""
 
     metric_directions: ClassVar[Mapping[str, str]] = {"loss": "min"}  # Keras's mean of it declares none
     unsaved_state = ("task/_own/*",)  # each step sets them
 
-    def __init__(self, params: Any, model: keras.Model, data: CallData, computations: Computations) -> None:
+    def __init__(
+        self,
+        params: Any,
+        model: keras.Model,
+        data: CallData,
+        *,
+        compute_loss: Callable[..., tf.Tensor],
+        compute_metrics: Callable[..., Mapping[str, Any]] | None,
+    ) -> None:
+        """Takes methods of the Program, which a user's class may override.
+
+        Args:
+          params: the section of the config.
+          model: compiled before the first step.
+          data: of the call that runs.
+          compute_loss: returns what is minimised.
+          compute_metrics: if it is overridden, also in the model; None for Keras's, which is not called then.
+        """
         super().__init__(params)
         self._fit = keras_fit.of(model)
-        self._model, self._data, self._computations = model, data, computations
+        self._model, self._data = model, data
+        self._compute_loss, self._compute_metrics = compute_loss, compute_metrics
         self._own: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}  # of training, and of evaluations
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
@@ -109,13 +113,13 @@ class ProgramTask(Task):
 
     def _loss(self, x: Any, y: Any, outputs: Any, weight: Any) -> tf.Tensor:
         """Returns what the step minimises: Keras's loss, minus the reward."""
-        loss = convert(self._computations.loss)(x, y, outputs, weight)
+        loss = convert(self._compute_loss)(x, y, outputs, weight)
         self._fit.measure_loss(self._model, loss, x)
         return loss
 
     def _update_metrics(self, training: bool, batch: tuple[Any, Any, Any, Any]) -> None:
-        if (compute_metrics := self._computations.metrics) is not None:
-            self._keep(training, convert(compute_metrics)(*batch))
+        if self._compute_metrics is not None:
+            self._keep(training, convert(self._compute_metrics)(*batch))
         else:
             self._fit.update_metrics(self._model, batch)
 
