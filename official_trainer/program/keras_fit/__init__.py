@@ -33,7 +33,7 @@ class KerasFit(Protocol):
         """Compiles a model; None stands for Keras's default.
 
         Raises:
-          ArgumentError: losses, their weights or metrics are for outputs that the model does not have.
+          ArgumentError: losses or their weights are for outputs that the model does not have, and Keras says nothing.
         """
 
     def compiled(self, model: Any) -> Any:

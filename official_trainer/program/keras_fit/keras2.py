@@ -32,15 +32,12 @@ class Keras2Fit(KerasFit):
         return model.compiled_loss
 
     def check_outputs(self, model: Any) -> None:
-        losses, metrics = model.compiled_loss, model.compiled_metrics
+        losses = model.compiled_loss
         names = losses._output_names if model.outputs is None else names_of_outputs(model)
         if names is None:
             return
-        of_losses = {"loss": losses._user_losses, "loss_weights": losses._user_loss_weights}
-        of_metrics = {"metrics": metrics._user_metrics, "weighted_metrics": metrics._user_weighted_metrics}
-        for place, argument in {**of_losses, **of_metrics}.items():
-            if place in of_losses or isinstance(argument, Mapping):  # a list of metrics may be for one output, or all
-                check_names(place, argument, names)
+        check_names("loss", losses._user_losses, names)
+        check_names("loss_weights", losses._user_loss_weights, names)
 
     def weighted_metrics(self, model: Any) -> Any:
         return getattr(getattr(model, "compiled_metrics", None), "_user_weighted_metrics", None)

@@ -33,9 +33,8 @@ class Keras3Fit(KerasFit):
     MODULE = keras
 
     def compile(self, model: Any, arguments: Mapping[str, Any]) -> None:
-        for place in ("loss", "loss_weights", "metrics", "weighted_metrics"):
-            if place.startswith("loss") or isinstance(arguments[place], Mapping):
-                _check_names(model, place, arguments[place])
+        for place in ("loss", "loss_weights"):
+            _check_names(model, place, arguments[place])
         model.compile(**{name: _DEFAULTS.get(name) if value is None else value for name, value in arguments.items()})
 
     def compiled(self, model: Any) -> Any:
@@ -95,8 +94,6 @@ KERAS = Keras3Fit()
 def _check_names(model: Any, place: str, argument: Any) -> None:
     """Refuses names of outputs that a model does not have, if it knows its outputs before its first batch."""
     entries = argument.values() if isinstance(argument, Mapping) else argument
-    is_flat = isinstance(argument, Mapping | list | tuple) and not any(
-        isinstance(each, Mapping | tuple) or (isinstance(each, list) and place.startswith("loss")) for each in entries
-    )
+    is_flat = isinstance(argument, Mapping | list | tuple) and not any(map(tf.nest.is_nested, entries))
     if is_flat and model.built and getattr(model, "outputs", None) is not None:
         check_names(place, argument, getattr(model, "output_names", None) or [model.layers[-1].name])  # of a Sequential

@@ -1,4 +1,4 @@
-"""Batches that steps take, as Keras makes them; losses, weights and metrics for outputs that a model does not have."""
+"""Batches that steps take, as Keras makes them; losses and their weights for outputs that a model does not have."""
 
 import numpy as np
 import pytest
@@ -52,8 +52,6 @@ def fit(made, **settings):
         (listed, {"loss_weights": [1.0, 2.0, 3.0]}, r"loss_weights needs one entry for each of the 2 .*it has 3"),
         (named, {"loss": {"a": "mse", "bb": "mse"}}, r"loss\['bb'\]: the outputs are a, b$"),
         (named, {"loss_weights": {"a": 1.0, "zz": 2.0}}, r"loss_weights\['zz'\]: the outputs are a, b"),
-        (named, {"metrics": {"left": "mae"}}, r"metrics\['left'\]: the outputs are a, b"),
-        (named, {"weighted_metrics": {"c": "mae"}}, r"weighted_metrics\['c'\]: the outputs are a, b"),
         (lambda: (Subclass(), {"a": Y, "b": Y}), {"loss": {"a": "mse", "bb": "mse"}}, r"loss\['bb'\]: the outputs"),
     ],
 )
