@@ -42,7 +42,8 @@ _OF_ARGUMENTS = (
     *("trainer.validation_interval", "trainer.validation_steps", "trainer.continuous_eval_timeout"),
     *(f"trainer.optimizer_config.{name}" for name in ("optimizer", "learning_rate", "warmup")),
     *(f"trainer.{name}" for name in _TRACING),
-    *(f"runtime.{name}" for name in ("seed", "run_eagerly", "loss_scale", "tpu", "worker_hosts", "task_index")),
+    *(f"runtime.{name}" for name in ("seed", "run_eagerly", "enable_xla", "loss_scale", "tpu")),
+    *("runtime.worker_hosts", "runtime.task_index"),
     *("runtime.rendezvous_timeout_seconds", "runtime.collective_timeout_seconds"),
 )
 """Fields that arguments of Program, `compile` and `fit` say; and those of several processes, of which `fit` is one."""
@@ -53,7 +54,7 @@ _OF_BUILDING = (
 )
 """Fields of the runtime that take effect while a model is built."""
 
-_WITHOUT_DIRECTORY = ("steps_per_loop", "gradient_accumulation_steps", "max_traces", "optimizer_config", "enable_xla")
+_WITHOUT_DIRECTORY = ("steps_per_loop", "gradient_accumulation_steps", "max_traces", "optimizer_config")
 """Fields that need no run directory, in addition to those above."""
 
 
@@ -144,7 +145,7 @@ class Settings:
             fields["steps_per_loop"] = NEVER
         if self.saves_each_epoch:
             fields["checkpoint_interval"] = 1 if epochs is None else epochs.steps
-        runtime = self.base.runtime.replace(enable_xla=self.base.runtime.enable_xla or bool(model.jit_compile))
+        runtime = self.base.runtime.replace(enable_xla=bool(model.jit_compile))
         return self.resolved(self.base.replace(trainer=self.base.trainer.replace(**fields), runtime=runtime)).config
 
     def resolved(self, config: ExperimentConfig) -> Resolved:

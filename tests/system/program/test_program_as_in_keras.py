@@ -230,11 +230,8 @@ def test_all_that_is_shown_is_that_of_keras(name, run, which):
     assert_equal(found, expected)
 
 
-READ_AHEAD = {
-    "alone": {},
-    "two replicas": {"runtime": RuntimeConfig(distribution_strategy="mirrored", num_gpus=0, num_logical_cpus=2)},
-    "XLA": {"runtime": RuntimeConfig(enable_xla=True)},
-}
+TWO_REPLICAS = RuntimeConfig(distribution_strategy="mirrored", num_gpus=0, num_logical_cpus=2)
+READ_AHEAD = {"alone": ({}, {}), "two replicas": ({"runtime": TWO_REPLICAS}, {}), "XLA": ({}, {"jit_compile": True})}
 
 
 @pytest.mark.parametrize("name", ["two replicas", "XLA"])
@@ -242,7 +239,8 @@ def test_no_batch_is_read_before_its_hooks(name):
     """N38: also where batches are read ahead; the numbers are those of one device."""
     histories = []
     for each in ("alone", name):
-        program = compiled(keras3, lambda model: Program(lambda: light(keras3), **READ_AHEAD[each]))  # noqa: B023
+        sections, settings = READ_AHEAD[each]
+        program = fits.compiled(keras3, Program(lambda: light(keras3), **sections), **settings)
         histories.append(program.fit(parts_of(keras3, []), epochs=4, shuffle=False, verbose=0).history)
     for metric, values in histories[0].items():
         assert histories[1][metric] == pytest.approx(values, rel=1e-5), metric
