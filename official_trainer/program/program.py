@@ -176,8 +176,8 @@ class Program(AsyncMethods):
           steps_per_execution: steps from one call of callbacks for batches to the next; None for 1. The engine decides
             how many steps run at once.
           jit_compile: whether XLA compiles training steps, once for each batch size.
-          reward: a function of (y_true, y_pred) that returns a number for each example and has a gradient, or the name
-            of a metric or of a registered function; or one for each output, as a list or a dict by output name.
+          reward: a function of (y_true, y_pred) that returns a number for each example and has a gradient; or one for
+            each output, as a list or a dict by output name.
           reward_weights: weights of the outputs' rewards: a number, a list, or a dict by output name.
 
         Raises:

@@ -6,7 +6,6 @@ own: the metrics of a compiled model, which Keras keeps and saves, or the step (
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import numbers
@@ -57,7 +56,7 @@ def with_rewards(model: Any, weighted_metrics: Any, reward: Any, reward_weights:
     Args:
       model: to be compiled.
       weighted_metrics: as Keras takes it.
-      reward: a reward or its name, or one for each output: a list, or a dict by output name; None for none.
+      reward: a function, or one for each output: a list, or a dict by output name; None for none.
       reward_weights: a number, or one for each output: a list, or a dict by output name; None for ones.
 
     Raises:
@@ -170,13 +169,10 @@ def _listed(metrics: Any) -> list[Any]:
 
 
 def _function(module: Any, reward: Any) -> Any:
-    """Returns the function of a reward, which may be given by the name of a metric, or of a registered function."""
-    if isinstance(reward, str):
-        with contextlib.suppress(ValueError):  # Keras knows no such metric
-            reward = module.saving.get_registered_object(reward) or module.metrics.get(reward)
+    """Refuses a reward that is no function, and returns it."""
     if not callable(reward) or isinstance(reward, module.losses.Loss | module.metrics.Metric):
         raise ArgumentError(
-            f"reward={reward!r}: a reward is a function of (y_true, y_pred) that returns a number for each example, or "
-            "the name of one; give a loss as loss=…, a metric as metrics=…"
+            f"reward={reward!r}: a reward is a function of (y_true, y_pred) that returns a number for each example; "
+            "give a loss as loss=…, a metric as metrics=…"
         )
     return reward

@@ -203,7 +203,10 @@ def test_the_best_by_a_reward_is_the_highest(keras, tmp_path):
 
 
 REFUSED = {
-    "a name": ({"reward": "acuracy"}, r"^reward='acuracy': a reward is a function of \(y_true, y_pred\) that returns"),
+    "a name": (
+        {"reward": "accuracy"},
+        r"^reward='accuracy': a reward is a function of \(y_true, y_pred\) that returns",
+    ),
     "a number": ({"reward": 3}, r"^reward=3: a reward is a function of \(y_true, y_pred\) that returns a number"),
     "outputs": (
         {"reward": {"lefft": closeness}},
