@@ -74,22 +74,6 @@ def test_a_shuffled_epoch_has_each_example_once(shuffle):
     assert len({tuple(epoch) for epoch in epochs}) > 1
 
 
-def test_what_was_compiled_can_be_compiled_again(data):
-    """K1: the same training from what `get_compile_config` says."""
-    first, theirs = Program(light()), light()
-    assert first.get_compile_config() is None, "as in Keras"
-    theirs.compile("sgd", "mse")
-    first.compile("sgd", "mse")
-    assert first.get_compile_config() == theirs.get_compile_config()
-    first.compile(
-        keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
-    )
-    second = Program(light())
-    second.compile_from_config(first.get_compile_config())
-    assert len(second.optimizer.variables) == 1 + 2 * 2, "as in Keras: the steps, and two for each weight"
-    assert second.fit(*data, shuffle=False, verbose=0).history == first.fit(*data, shuffle=False, verbose=0).history
-
-
 @pytest.fixture
 def interrupts():
     """Has Python raise KeyboardInterrupt; a shell starts background jobs with SIGINT ignored."""

@@ -10,7 +10,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from tests.support.cases import cases
-from tests.support.programs import CLASSES, FEATURES, Halves, diary_of, examples
+from tests.support.programs import CLASSES, FEATURES, Halves, examples
 from tests.support.toy import strategy_of
 
 X, Y = examples()
@@ -61,19 +61,6 @@ def test_results_are_those_of_keras(name, strategy):
     for value, their_value in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
         assert isinstance(value, np.ndarray)
         np.testing.assert_allclose(value, their_value, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "steps_per_execution"), cases([("arrays", 1), ("arrays", 3), ("unknown", 1)], ("arrays", 3))
-)
-def test_callbacks_are_called_as_keras_calls_them(name, steps_per_execution):
-    """K3, K5"""
-    make, data, arguments = DATA[name]
-    calls = diary_of(), diary_of()
-    for owner, called in zip((make(), Program(make())), calls, strict=True):
-        owner.compile("sgd", "mse", steps_per_execution=steps_per_execution)
-        owner.predict(data(), verbose=0, callbacks=[called], **arguments)
-    assert calls[1].calls == calls[0].calls
 
 
 def test_weights_are_those_of_now_and_steps_of_the_models_own_are_called():
