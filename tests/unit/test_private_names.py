@@ -53,7 +53,7 @@ ATTRIBUTES = {
             "_trainable_variables",
             "_user_loss_weights",
         ),
-        *("_user_losses", "_user_metrics", "_user_weighted_metrics", "_value"),
+        *("_user_losses", "_user_weighted_metrics", "_value"),
     },
     "Model Garden": {
         *("_REGISTERED_CONFIGS", "_crop_size", "_eval_options", "_min_resize", "_num_frames", "_optimizer"),
