@@ -150,7 +150,7 @@ class Loop:
 
     # Calls.
 
-    def run_steps(self, dataset: Any, steps: int, *, name: str = "dataset") -> dict[str, float]:
+    def run_steps(self, dataset: Any, steps: int) -> dict[str, float]:
         """Trains for so many steps more; returns the metrics of the last one.
 
         A second call with the same dataset continues in it.
@@ -158,7 +158,6 @@ class Loop:
         Args:
           dataset: a `tf.data.Dataset` of global batches; None for the training data of the task.
           steps: how many; nothing happens if it is 0 or less.
-          name: of the dataset, for messages.
 
         Raises:
           LoopError: another dataset is given in a run directory.
@@ -166,30 +165,28 @@ class Loop:
           ActionError: a hook failed.
           NonFiniteError: the loss is not finite.
         """
-        return self._call(dataset, name, _Steps(self, lambda start: start + steps)) if steps > 0 else {}
+        return self._call(dataset, _Steps(self, lambda start: start + steps)) if steps > 0 else {}
 
-    def run_epochs(self, dataset: Any, epochs: int, *, name: str = "dataset") -> dict[str, float]:
+    def run_epochs(self, dataset: Any, epochs: int) -> dict[str, float]:
         """Trains until the data has ended so many times more; a pass that is under way counts as the first.
 
         Args:
           dataset: as for `run_steps`.
           epochs: how many; nothing happens if it is 0 or less.
-          name: as for `run_steps`.
 
         Raises:
           DataError: the data has no end.
         """
-        return self._call(dataset, name, _Epochs(self, epochs)) if epochs > 0 else {}
+        return self._call(dataset, _Epochs(self, epochs)) if epochs > 0 else {}
 
-    def run_to_global_step(self, dataset: Any, step: int, *, name: str = "dataset") -> dict[str, float]:
+    def run_to_global_step(self, dataset: Any, step: int) -> dict[str, float]:
         """Trains until `step`, if the loop is not there yet: of all calls the one for programs that are started again.
 
         Args:
           dataset: as for `run_steps`.
           step: the global step of the last update.
-          name: as for `run_steps`.
         """
-        return self._call(dataset, name, _Steps(self, lambda start: step))
+        return self._call(dataset, _Steps(self, lambda start: step))
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -203,21 +200,21 @@ class Loop:
 
     # How a call runs.
 
-    def _call(self, dataset: Any, name: str, due: _Steps) -> dict[str, float]:
+    def _call(self, dataset: Any, due: _Steps) -> dict[str, float]:
         trainer = self.trainer
         if dataset is not self.dataset:  # the first call in a run directory continues where its checkpoint was
             if self.model_dir and self._run is not None:
                 raise LoopError(
-                    f"{name}: {self.model_dir} continues in the dataset of the calls before; train on another one "
+                    f"dataset: {self.model_dir} continues in the dataset of the calls before; train on another one "
                     "without a run directory, or in another"
                 )
-            checked = None if dataset is None else in_hand.checked(dataset, name)
+            checked = None if dataset is None else in_hand.checked(dataset, "dataset")
             if not self.model_dir:
                 self._begin_pass()
             if checked is None:
                 trainer.train_iterator.replace(None)
             else:
-                trainer.train_iterator.replace(checked, name, trainer.distribute_dataset)
+                trainer.train_iterator.replace(checked, "dataset", trainer.distribute_dataset)
             self.dataset = dataset
         policy = "stop" if due.counts_epochs else trainer.config.trainer.on_data_end
         with report.noted(), trainer.strategy.scope(), trainer.train_iterator.on_end(policy):

@@ -347,9 +347,11 @@ def test_epochs_of_the_tasks_own_data():
 
 
 def test_data_that_ends_early_says_so():
-    """G17, G18, G6: by the name of the dataset, as `trainer.on_data_end` says."""
-    with pytest.raises(DataError, match=r"mine: the training data ended at step 4; set trainer.on_data_end to repeat"):
-        loop_of().run_steps(four(), 5, name="mine")
+    """G17, G18, G6: as `trainer.on_data_end` says."""
+    with pytest.raises(
+        DataError, match=r"dataset: the training data ended at step 4; set trainer.on_data_end to repeat"
+    ):
+        loop_of().run_steps(four(), 5)
     stopping = loop_of(on_data_end="stop")
     stopping.run_steps(four(), 5)
     assert stopping.state.step == 4
@@ -362,10 +364,11 @@ def test_an_error_of_tensorflow_names_the_dataset():
     """G18: of a program that has several, in training and in an evaluation."""
     bad = four().map(lambda x, y: (tf.debugging.check_numerics(x / 0.0, "no features"), y))
     loop = loop_of()
-    for call in (lambda: loop.run_steps(bad, 1, name="bad"), lambda: loop.trainer.evaluate_on(bad, name="bad")):
+    calls = {"dataset": lambda: loop.run_steps(bad, 1), "bad": lambda: loop.trainer.evaluate_on(bad, name="bad")}
+    for name, call in calls.items():
         with pytest.raises(tf.errors.InvalidArgumentError, match="no features") as caught:
             call()
-        assert caught.value.__notes__[0] == "It came from bad, or a step on it."
+        assert caught.value.__notes__[0] == f"It came from {name}, or a step on it."
         # A report, where it is a call of the loop; no method of the task has built the data.
         assert not any("build_inputs" in note for note in caught.value.__notes__)
 
@@ -490,16 +493,16 @@ def test_a_run_directory_continues_in_one_dataset(tmp_path):
     """G17: its checkpoints hold one position."""
     loop = loop_of(str(tmp_path))
     loop.run_steps(endless(), 1)
-    with pytest.raises(LoopError, match=r"other: .* continues in the dataset of the calls before; train on another"):
-        loop.run_steps(four(), 1, name="other")
+    with pytest.raises(LoopError, match=r"dataset: .* continues in the dataset of the calls before; train on another"):
+        loop.run_steps(four(), 1)
 
 
 def test_a_loop_says_what_it_cannot_train(monkeypatch):
     """G17: other processes, Model Garden's configs, actions that write, and what is no dataset."""
-    with pytest.raises(DataError, match=r"mine is a ndarray; give a tf.data.Dataset of batches"):
-        loop_of().run_steps(FEATURES, 1, name="mine")
-    with pytest.raises(DataError, match=r"mine: .* this dataset repeats forever"):
-        loop_of().run_epochs(endless(), 1, name="mine")
+    with pytest.raises(DataError, match=r"dataset is a ndarray; give a tf.data.Dataset of batches"):
+        loop_of().run_steps(FEATURES, 1)
+    with pytest.raises(DataError, match=r"dataset: .* this dataset repeats forever"):
+        loop_of().run_epochs(endless(), 1)
     trainer = build(task_cls=Undropped)
     config = trainer.config
     trainer.use_config(config.replace(trainer=config.trainer.replace(actions=({"type": "early_stopping"},))))
