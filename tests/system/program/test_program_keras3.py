@@ -105,6 +105,21 @@ def test_a_checkpoint_of_a_program_is_read_again(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_layer_that_is_not_registered_is_named_without_the_config_of_the_model(tmp_path):
+    """N38: which Keras 3 prints twice."""
+
+    class Doubling(keras3.layers.Layer):
+        def call(self, inputs):
+            return 2 * inputs
+
+    Program(keras3.Sequential([keras3.Input([2]), Doubling()])).save(tmp_path / "program.keras")
+    with pytest.raises(ArgumentError) as caught:
+        load_program(tmp_path / "program.keras")
+    said = str(caught.value)
+    assert "cannot be read: Could not locate class 'Doubling'. " in said
+    assert "config" not in said.replace("from_config", "")
+
+
 def test_several_replicas_are_told_of_as_one():
     """N38, K2: as of one device in Keras 3, with a validation, and a last batch that they cannot share equally."""
     # Without collectives: those of two strategies over the same devices would confuse each other.
