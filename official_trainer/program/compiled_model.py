@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -140,6 +141,7 @@ class CompiledModel:
         """Takes the model, a Task for it, and where the Task finds the data of a call."""
         self.model, self.settings = model, settings
         self._fit = keras_fit.of(model)
+        self._calling = threading.RLock()
         self._task, self._data = task, data
         self._trainer: ProgramTrainer | None = None
         self._trained: Any = None  # what the trainer is for; each `compile` makes another
@@ -235,10 +237,15 @@ class CompiledModel:
     @contextlib.contextmanager
     def _in_call(self) -> Iterator[None]:
         """For a block that trains or evaluates; in it layers are trainable as they were at `compile`, as in Keras."""
-        if self._trainer is not None:
-            self._trainer.process_group.use_stop(StopRequest())  # belongs to the thread that made it
-        with report.noted(), self._fit.as_compiled(self.model):
-            yield
+        if not self._calling.acquire(blocking=False):  # of this thread it is free: a callback may evaluate
+            raise ArgumentError("this Program trains or evaluates in another thread; await that call before the next")
+        try:
+            if self._trainer is not None:
+                self._trainer.process_group.use_stop(StopRequest())  # belongs to the thread that made it
+            with report.noted(), self._fit.as_compiled(self.model):
+                yield
+        finally:
+            self._calling.release()
 
     def fit(
         self, data: Source, validation: Source | None, epochs: Epochs, callbacks: Any, validation_steps: int | None

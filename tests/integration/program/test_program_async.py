@@ -10,6 +10,7 @@ import pytest
 
 from official_trainer.lazy import keras
 from official_trainer.program import Program
+from official_trainer.program.data import ArgumentError
 from tests.support.cases import cases
 from tests.support.programs import examples, light, lightly
 
@@ -78,3 +79,26 @@ def test_batches_are_trained_and_predicted_in_an_event_loop():
     assert (predicted == other.predict_on_batch(X)).all()
     with pytest.raises(ZeroDivisionError):
         asyncio.run(program.fit_async(X, Y, callbacks=[AfterEpochs(lambda epoch: 1 / 0)], **FIT))
+
+
+def test_a_second_call_of_a_program_that_trains_is_refused():
+    """K2: the first one is not disturbed."""
+    expected = lightly(light(1)).fit(X, Y, **FIT).history
+    program = lightly(Program(light(1)))
+
+    async def both():
+        begun, done = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def after(epoch):
+            loop.call_soon_threadsafe(begun.set)
+            assert done.wait(SECONDS)
+
+        first = asyncio.create_task(program.fit_async(X, Y, callbacks=[AfterEpochs(after)], **FIT))
+        await asyncio.wait_for(begun.wait(), SECONDS)
+        with pytest.raises(ArgumentError, match=r"trains or evaluates in another thread; await that call"):
+            await program.evaluate_async(X, Y, verbose=0)
+        done.set()
+        return (await first).history
+
+    assert asyncio.run(both()) == expected
