@@ -101,8 +101,10 @@ def read(folder: str) -> Commands:
         commands = json.loads(files.read_text(path))["commands"]
         return Commands(**{name: tuple(argv) for name, argv in commands.items()})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = files.reason_of(error) if isinstance(error, OSError) else error
-        raise RecordError(f"{path} cannot be read ({reason}); it belongs to who has submitted the job") from error
+        reason, fix = str(error), "see to the job with the scheduler's own commands, and delete the folder"
+        if isinstance(error, OSError):
+            reason, fix = files.reason_of(error), "it belongs to who has submitted the job"
+        raise RecordError(f"{path} cannot be read ({reason}); {fix}") from error
 
 
 def write(folder: str, record: Record) -> None:

@@ -289,7 +289,9 @@ def test_a_name_that_is_cut_too_short(workspace, capfd):
     assert "digits is the beginning of several names: digits-mlp-" in said
     (workspace / "launches" / name / "launch.json").write_text("{")
     said = refused(capfd, ExitCode.CONFIG, "job", "status", name)
-    assert "launch.json cannot be read (Expecting property name" in said and "belongs to who has submitted" in said
+    assert (
+        "launch.json cannot be read (Expecting property name" in said and "own commands, and delete the folder" in said
+    )
 
 
 def test_ctrl_c_leaves_the_logs(workspace, capfd, monkeypatch):
