@@ -1,20 +1,13 @@
 """Which charts a page has, and curves that are thinned out."""
 
-import dataclasses
+import types
 
 from official_trainer.reports import curves
 from official_trainer.reports.recorded_curves import Curve, Curves
 
 
-@dataclasses.dataclass
-class Run:
-    """What a chart reads of a run."""
-
-    curves: Curves
-
-
 def ranked(by_split):
-    return Run(Curves(by_split))
+    return types.SimpleNamespace(curves=Curves(by_split))  # what a chart reads of a run
 
 
 def curve(values):
