@@ -119,7 +119,7 @@ _CODE = (
     (
         r"Detected unsupported operations when trying to compile.*?: (\w+) \(No registered",
         "XLA cannot compile the operation {0}, as none of strings or of Python: move it to build_inputs, or set "
-        "runtime.enable_xla=false.",
+        "runtime.enable_xla=false, in a Program jit_compile=False.",
     ),
     (
         r"Length for attr 'output_\w+' of 0 must be at least",
