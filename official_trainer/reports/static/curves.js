@@ -134,7 +134,8 @@ class Chart {
 
   select(plot) {
     const { left, width } = plot.select;
-    if (width >= 4) this.shared.setRange([left, left + width].map((edge) => plot.posToVal(edge, "x")));
+    const range = [left, left + width].map((edge) => plot.posToVal(edge, "x"));
+    if (width >= 4) queueMicrotask(() => this.shared.setRange(range)); // once uPlot has let go of the mouse
   }
 
   // The last values up to the cursor, of the lines in colour.
