@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.formats.kinds import FormatError
+from official_trainer.formats.kinds import FormatError, UnknownFileError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 
@@ -42,14 +42,14 @@ def read(path: str) -> dict[str, Any]:
     """Returns the contract that is beside a file.
 
     Raises:
-      FormatError: there is none.
+      UnknownFileError: there is none.
     """
     beside = files.join(os.path.dirname(path) or ".", export.CONTRACT)
     if not files.exists(beside):
         how = (
             "copy it from the export together with the file, or export again with `official-trainer export --format=…`"
         )
-        raise FormatError(f"{path} has no {export.CONTRACT} beside it, so its inputs are unknown; {how}")
+        raise UnknownFileError(f"{path} has no {export.CONTRACT} beside it, so its inputs are unknown; {how}")
     found: dict[str, Any] = files.read_json(beside)
     return found
 

@@ -92,13 +92,13 @@ def names_of_outputs(model: Any) -> Sequence[str] | None:
     """
     if getattr(model, "outputs", None) is None:
         return None
+    if not (names := getattr(model, "output_names", None)):
+        return [model.layers[-1].name]  # of a Sequential of Keras 3, which has no `output` before its first call
     output = model.output
     entries = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()
     if any(map(tf.nest.is_nested, entries)):
         return None
-    if isinstance(output, Mapping):
-        return sorted(output)
-    return list(getattr(model, "output_names", None) or [model.layers[-1].name])  # of a Sequential of Keras 3
+    return sorted(output) if isinstance(output, Mapping) else list(names)
 
 
 def counts(**arguments: Any) -> Sequence[Any]:

@@ -139,6 +139,8 @@ def kept(table: Table, condition: str) -> Table:
         raise CompareError(f"{_unknown(word, table, '--where')} Text is written in quotes, '{word}'") from error
     except (KeyError, NotImplementedError, SyntaxError, TypeError, ValueError, AttributeError) as error:
         why = "it says neither yes nor no" if isinstance(error, KeyError) else str(error).partition(" (<unknown>")[0]
+        if "assign" in why:
+            why = "it sets a value; == compares"
         how = "write it as for DataFrame.query of pandas, such as \"status == 'done' and learning_rate >= 0.001\""
         raise CompareError(f"--where={condition}: {why}; {how}") from error
     return dataclasses.replace(table, frame=table.frame.loc[rows])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from official_trainer.formats import contract
-from official_trainer.formats.kinds import FormatError
+from official_trainer.formats.kinds import FormatError, UnknownFileError
 
 CONTRACT = {"inputs": [{"name": "image", "dtype": "float32", "shape": [None, 8, 8]}], "outputs": [], "about": {}}
 FITS = np.zeros([2, 8, 8], "float32")
@@ -14,7 +14,9 @@ def test_a_contract_is_beside_the_file(tmp_path):
     """N46: a file that was moved without it is refused."""
     contract.write(str(tmp_path), CONTRACT)
     assert contract.read(str(tmp_path / "model.onnx")) == CONTRACT
-    with pytest.raises(FormatError, match=r"has no contract.json beside it, .*; copy it from the export together with"):
+    with pytest.raises(
+        UnknownFileError, match=r"has no contract.json beside it, .*; copy it from the export together with"
+    ):
         contract.read(str(tmp_path / "elsewhere" / "model.onnx"))
 
 

@@ -77,6 +77,13 @@ def test_a_reward_trains_as_a_loss_of_the_other_sign(keras, name):
     assert set(found) == set(expected) | {key.replace("loss", "reward") for key in expected}
 
 
+def test_a_sequential_model_has_rewards_before_its_first_call(keras):
+    """K1: with a weight for its only output, by the name of its last layer in Keras 3."""
+    program = rewarded(keras.Sequential([keras.Input([FEATURES]), keras.layers.Dense(1)]), reward_weights=[0.5])
+    outputs = np.asarray(program.model(X))
+    assert float(program.compute_reward(X, Y, outputs)) == pytest.approx(-0.5 * np.mean((outputs - Y) ** 2), rel=1e-5)
+
+
 def test_a_loss_and_a_reward_are_trained_together(keras):
     """K1, K3: `loss` is what is minimised: the loss minus the weighted reward."""
     program = rewarded(build(keras), loss="mae", reward_weights=0.5, metrics=["mse"])

@@ -245,7 +245,10 @@ def test_two_equal_runs_and_two_with_nothing_in_common(tmp_path, capsys):
         (["runs", "--where=status == done"], "--where=done: there is no such column; .* in quotes, 'done'"),
         (["runs", "--where=type == 'adam'"], "--where=type: several fields end so: task.model.type, .*; write more"),
         (["runs", "--where=seed"], "--where=seed: it says neither yes nor no; write it as for DataFrame.query"),
-        (["runs", "--where=status = 'done'"], "cannot assign .*; write it as for DataFrame.query of pandas, such as"),
+        (
+            ["runs", "--where=status = 'done'"],
+            "--where=status = 'done': it sets a value; == compares; write it as for DataFrame.query",
+        ),
         (["runs", "--where=took > 100"], "none of 7 runs is left by --where=took > 100"),
         (["runs", "--group=learning_rat"], "--group=learning_rat: there is no such column; did you mean learning_rate"),
         (["runs", "--metrics=acuracy"], "--metrics=acuracy: no run has recorded acuracy; did you mean accuracy?"),
