@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import keyword
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from official_trainer.config import other_names
@@ -74,8 +74,6 @@ class Config:
     """Whether a mapping replaces the present section instead of being merged into it."""
     OURS: ClassVar[frozenset[str]] = frozenset()
     """Fields that Model Garden's class lacks, in a section for one of its classes."""
-    REMOVED: ClassVar[Mapping[str, str]] = {}
-    """Fields that there were, each with what to do instead, for the message about a configuration that has one."""
     HAS_REFERENCES: ClassVar[bool] = True
     """Of the whole configuration: whether `${PATH}` in a text refers to a field; otherwise it is text."""
     READS_AS_GARDEN: ClassVar[bool] = False

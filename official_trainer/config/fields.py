@@ -392,8 +392,6 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
     if not is_section_type(cls) and not isinstance(section, dict):
         what = f"{path} is {show(section)}, which has no fields"
         return Problem(what, join(path, key), origin=origin)
-    if is_section_type(cls) and key in cls.REMOVED:
-        return Problem("this field was removed", join(path, key), fix=cls.REMOVED[str(key)], origin=origin)
     if not path and origin is not None and origin.kind == "file":
         parts.append("base")  # files that this one is over
     ours = other_names.ours(str(key))
