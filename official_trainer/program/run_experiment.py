@@ -39,6 +39,7 @@ from official_trainer.garden import to_garden
 from official_trainer.garden.from_garden import from_description
 from official_trainer.garden.spec import describe, is_config_class, is_free
 from official_trainer.lazy import keras, tf
+from official_trainer.nearest import nearest
 from official_trainer.program.running import stopped_by_signals
 from official_trainer.runs import evaluate, train
 from official_trainer.runs.build import best_checkpoint, with_named_sets
@@ -261,6 +262,7 @@ def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
                 f"params is a {type(params).__name__}; it must be an ExperimentConfig, Model Garden's "
                 "(official.core.config_definitions) or ours (official_trainer.config)"
             )
+        _refuse_unknown_fields(params)
         config = from_description(describe(params))
         task: Any = config.task
         for name in ("train_data", "validation_data"):
@@ -272,6 +274,20 @@ def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
         config = config.replace(task=task, trainer=trainer, runtime=runtime)
     _check_config(config)
     return config
+
+
+def _refuse_unknown_fields(params: Any) -> None:
+    """Refuses misspelt fields of sections that only the engine reads; Model Garden's take any assignment."""
+    problems = []
+    for name in ("trainer", "runtime"):
+        section = getattr(params, name)
+        fields = [field.name for field in dataclasses.fields(section)]
+        for unknown in sorted(vars(section).keys() - fields) if not is_free(section) else ():
+            if not unknown.startswith("_"):
+                near = nearest(unknown, fields)
+                problems.append(Problem("unknown field", f"{name}.{unknown}", near=near[0] if near else ""))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _check_config(config: ExperimentConfig) -> None:
