@@ -31,7 +31,7 @@ from official_trainer.checkpoints.directory import (
 from official_trainer.checkpoints.retention import Candidate, Retention
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import tf
-from official_trainer.tracking.monitored import COMPARISONS, Rule, Value, find_value, is_nan, numbers
+from official_trainer.tracking.monitored import DIRECTIONS, Rule, Value, find_value, is_nan, numbers
 
 _logger = logging.getLogger(__name__)
 
@@ -67,8 +67,7 @@ class BestCheckpoint:
         """
         assert max_to_keep >= 1, max_to_keep
         self.directory, self.metric = str(directory), metric
-        (direction,) = [name for name, word in COMPARISONS.items() if word == comp]
-        self.policy = Retention(monitor=metric, direction=direction, max_to_keep=max_to_keep)
+        self.policy = Retention(monitor=metric, direction=DIRECTIONS[comp], max_to_keep=max_to_keep)
         self._metadata = dict(metadata or {})
         self._on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
         self._returns_to: Callable[[], Collection[int]] = tuple

@@ -19,9 +19,7 @@ from official_trainer.reports.opened import OpenedRun
 from official_trainer.reports.sweep_figures import Direction
 from official_trainer.shown import first_few
 from official_trainer.tracking import EVALUATION
-
-DIRECTIONS: Mapping[Any, Direction] = {"higher": "max", "lower": "min"}
-"""Which values are better, by the word of a config."""
+from official_trainer.tracking.monitored import DIRECTIONS
 
 _HOW = "allowed: NAME, NAME:max, NAME:min, NAME:last, NAME:STEP"
 
@@ -55,7 +53,7 @@ class Measure:
         """Returns the number of a run; None if it has none."""
         record = run.recorded
         decides = record.metric is not None and self.metric == record.metric.replace("|", "/")
-        is_best = self.at == "best" and self.direction == DIRECTIONS.get(record.direction)
+        is_best = self.at == "best" and self.direction == DIRECTIONS.get(record.direction or "")
         if decides and is_best and isinstance(record.best, float):  # without reading its rows
             return record.best
         curve = run.curves.get(EVALUATION, self.metric)
@@ -87,7 +85,7 @@ def deciding(runs: Iterable[OpenedRun], summaries: Iterable[Mapping[str, Any] | 
     for record in (run.recorded for run in runs):
         if record.metric and not isinstance(record.best, Mapping):  # which a rule of the user's compares
             name = record.metric.replace("|", "/")
-            directions[name] = directions.get(name) or DIRECTIONS.get(record.direction)
+            directions[name] = directions.get(name) or DIRECTIONS.get(record.direction or "")
     return directions
 
 

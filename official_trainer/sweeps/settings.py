@@ -15,9 +15,9 @@ from official_trainer.config import Config, ConfigError, FrozenDict, NonNegative
 from official_trainer.config.errors import Origin
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.shown import passwords_in
+from official_trainer.tracking.monitored import DIRECTIONS
 
 Direction = Literal["max", "min"]
-_DIRECTIONS: dict[str, Direction] = {"higher": "max", "lower": "min"}
 DEFAULT_TRIALS = 20
 VARIABLE = "env:"
 """Before the name of an environment variable that has the URL of a database."""
@@ -138,7 +138,7 @@ def objective_of(settings: Resolved, trainer: Any) -> Objective:
         )
     direction = wanted.direction
     if direction is None and metric == monitored:
-        direction = _DIRECTIONS[trainer.best_checkpoint_metric_comp]
+        direction = DIRECTIONS[trainer.best_checkpoint_metric_comp]
     if direction is None:
         what = f"it is not declared which values of {metric!r} are better"
         fix = "set it to max or min; only for trainer.best_checkpoint_eval_metric is it known without"

@@ -188,20 +188,3 @@ def encode(value: float) -> float | str:
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return value
-
-
-def strict(value: Any) -> Any:
-    """Returns a value as strict JSON takes it: numbers in it as `encode` returns them, of what JSON lacks its text.
-
-    Example:
-      >>> from official_trainer.tracking.jsonl import strict
-      >>> strict({"rates": [0.5, float("inf")]})
-      {'rates': [0.5, 'Infinity']}
-    """
-    if isinstance(value, Mapping):
-        return {str(name): strict(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    if isinstance(value, float):
-        return encode(value)
-    return value if isinstance(value, str | int | None) else str(value)

@@ -24,8 +24,11 @@ Direction = Literal["max", "min"] | Rule
 Value = float | Mapping[str, float]
 """What is compared: a number, or for a rule several by their names."""
 
-COMPARISONS: Mapping[Direction, str] = {"max": "higher", "min": "lower"}
-"""Each direction as a value of `trainer.best_checkpoint_metric_comp`."""
+DIRECTIONS: Mapping[str, Literal["max", "min"]] = {"higher": "max", "lower": "min"}
+"""The direction that each value of `trainer.best_checkpoint_metric_comp` means."""
+
+COMPARISONS: Mapping[Direction, str] = {direction: word for word, direction in DIRECTIONS.items()}
+"""Each direction as such a value."""
 
 
 class MissingMetricError(UserError, LookupError):
