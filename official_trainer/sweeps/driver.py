@@ -36,6 +36,7 @@ from official_trainer.processes.signals import Signals
 from official_trainer.processes.verdict import End, Restarts, may_run_again
 from official_trainer.runs.resume.config_changes import newest_step
 from official_trainer.stopping import PreemptedError
+from official_trainer.sweeps import results
 from official_trainer.sweeps.plan import Plan
 from official_trainer.sweeps.settings import Objective, SweepError
 from official_trainer.sweeps.shown import Shown
@@ -44,7 +45,7 @@ from official_trainer.tracking import EVALUATION, record
 from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.tracking.monitored import find_metric
 
-RUN, OUTPUT = "run", "output.log"
+OUTPUT = "output.log"
 REASON, STEP, REFUSED, PRUNED_AT, RETRIES = "reason", "step", "refused", "pruned_at", "retries"
 """Attributes of a trial: why it ended, at which step, that it never ran, where the pruner ended it, what it repeats."""
 
@@ -126,9 +127,9 @@ class Driver:
         while True:
             trials = self._trials()
             refuse_more(self._plan.directory, trials)
-            self._shown.count(count_done(self._plan, trials), self._plan.total)
-            wants_more = count_done(self._plan, trials) < self._plan.total
-            wants_more = wants_more or any(trial.state == TrialState.WAITING for trial in trials)
+            done = count_done(self._plan, trials)
+            self._shown.count(done, self._plan.total)
+            wants_more = done < self._plan.total or any(trial.state == TrialState.WAITING for trial in trials)
             used = {work.slot for work in self._work.values()}
             free = [slot for slot in range(self._plan.config.parallel) if slot not in used]
             if not wants_more or not free:
@@ -179,10 +180,10 @@ class Driver:
         return None
 
     def _directory(self, number: int) -> str:
-        return directory(self._plan.directory, number)
+        return files.join(self._plan.directory, results.folder_of(number))
 
     def _run_directory(self, work: Work) -> str:
-        return files.join(self._directory(work.trial.number), RUN)
+        return files.join(self._plan.directory, results.run_of(work.trial.number))
 
     # What happens to a trial.
 
@@ -335,11 +336,6 @@ class Driver:
                     process.kill()
 
 
-def directory(sweep_dir: str, number: int) -> str:
-    """Returns the directory of a trial."""
-    return files.join(sweep_dir, "trials", str(number))
-
-
 def environments(parallel: int, environ: Mapping[str, str]) -> list[dict[str, str]]:
     """Returns for each trial that trains at the same time the variables by which it sees its GPUs alone.
 
@@ -429,7 +425,7 @@ def failure(trial_dir: str, how: str) -> str:
       trial_dir: directory of the trial.
       how: how its process ended, in words.
     """
-    report = str((record.read_run(files.join(trial_dir, RUN)) or {}).get("error") or "").splitlines()
+    report = str((record.read_run(files.join(trial_dir, results.RUN)) or {}).get("error") or "").splitlines()
     output = files.join(trial_dir, OUTPUT)
     if report:
         error = next((line[2:] for line in report[1:] if _ERROR.match(line)), "")

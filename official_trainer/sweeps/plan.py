@@ -15,8 +15,8 @@ from official_trainer import files
 from official_trainer.config import ConfigError, Problem, Resolved, flat
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.runs.job import Job, check_ready
+from official_trainer.sweeps import results, study
 from official_trainer.sweeps import space as spaces
-from official_trainer.sweeps import study
 from official_trainer.sweeps.distributions import Value
 from official_trainer.sweeps.settings import (
     DEFAULT_TRIALS,
@@ -59,7 +59,7 @@ class Experiment:
           ConfigError: it would not.
         """
         resolved = self.resolve(sets)
-        run_dir = files.join(self.directory, "trials", "0", "run")
+        run_dir = files.join(self.directory, results.run_of(0))
         check_ready(
             Job(experiment=self.name, resolved=resolved, model_dir=run_dir, mode="train_and_eval", gin=self.gin)
         )

@@ -1,6 +1,7 @@
 """What is read of a sweep's directory by reports, tables and the words of `sweep`; it needs Optuna, but no TensorFlow.
 
-Owns: `summary`, all that a report draws of a sweep, and opening the study of a sweep that may still run.
+Owns: `summary`, all that a report draws of a sweep; where the run of a trial is; opening the study of a sweep that may
+still run.
 Does not own: writing a study (`driver.py`), tables (`shown.py`).
 """
 
@@ -12,6 +13,19 @@ from official_trainer import files
 from official_trainer.sweeps.settings import SweepError
 
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
+
+RUN = "run"
+"""The run directory in the folder of a trial."""
+
+
+def folder_of(number: int) -> str:
+    """Returns the folder of a trial in the directory of its sweep."""
+    return f"trials/{number}"
+
+
+def run_of(number: int) -> str:
+    """Returns the run directory of a trial in the directory of its sweep."""
+    return f"{folder_of(number)}/{RUN}"
 
 
 def is_sweep(directory: str) -> bool:
@@ -30,12 +44,13 @@ def summary(directory: str) -> dict[str, Any]:
     Raises:
       SweepError: no sweep is there, it cannot be read, or Optuna is not installed.
     """
-    described, kept = identity(directory), opened(directory)
+    described = identity(directory)
+    kept = opened(directory, described)
     from official_trainer.sweeps import study
 
     trials = []
     for trial in kept.get_trials(deepcopy=False):
-        run = f"trials/{trial.number}/run"
+        run = run_of(trial.number)
         facts = {"number": trial.number, "state": STATES[trial.state.name], "values": trial.values}
         is_there = files.exists(files.join(directory, run, files.RUN_FILE))
         trials.append(facts | {"params": values_of(trial), "run": run if is_there else None})
@@ -69,13 +84,16 @@ def identity(directory: str) -> dict[str, Any]:
     return content
 
 
-def opened(directory: str) -> Any:
+def opened(directory: str, described: dict[str, Any]) -> Any:
     """Returns the study of a sweep, an `optuna.Study`.
 
+    Args:
+      directory: of the sweep.
+      described: its `identity`.
+
     Raises:
-      SweepError: no sweep is there, its study cannot be read, or Optuna is not installed.
+      SweepError: the study cannot be read, or Optuna is not installed.
     """
-    described = identity(directory)
     try:
         from official_trainer.sweeps import study
     except ModuleNotFoundError as error:

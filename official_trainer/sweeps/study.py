@@ -167,11 +167,11 @@ class Draws:
 
         Values that it has stay as they are.
         """
-        waiting = self.study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.WAITING])
         if unfinished is not None:
             number = unfinished.number
         else:
-            number = waiting[0].number if waiting else len(self.study.get_trials(deepcopy=False))
+            trials, waits = self.study.get_trials(deepcopy=False), optuna.trial.TrialState.WAITING
+            number = next((trial.number for trial in trials if trial.state == waits), len(trials))
         self.study.sampler = sampler_of(self._config, number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

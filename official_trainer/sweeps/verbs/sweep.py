@@ -93,9 +93,9 @@ def _show(directory: str, arguments: argparse.Namespace) -> None:
 def _print_table(directory: str) -> None:
     from official_trainer.sweeps import results, shown, study
 
-    kept = results.opened(directory)
-    width = terminal.table_width() or _WIDTH
-    shown.print_table(results.identity(directory), kept, results.best(kept), width)
+    described = results.identity(directory)
+    kept = results.opened(directory, described)
+    shown.print_table(described, kept, results.best(kept), terminal.table_width() or _WIDTH)
     if (shares := study.importance(kept)) is not None:
         names = shown.names_of(shares)
         listed = ", ".join(f"{names[path]} {share:.0%}" for path, share in shares.items())
@@ -105,7 +105,8 @@ def _print_table(directory: str) -> None:
 def _best(directory: str, arguments: argparse.Namespace) -> None:
     from official_trainer.sweeps import distributions, results, shown, space
 
-    described, study = results.identity(directory), results.opened(directory)
+    described = results.identity(directory)
+    study = results.opened(directory, described)
     best, trials = results.best(study), study.get_trials(deepcopy=False)
     if arguments.trial is not None:
         number = _number(arguments.trial, len(trials), directory)
@@ -132,7 +133,7 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
 def _retry(directory: str, arguments: argparse.Namespace) -> None:
     from official_trainer.sweeps import driver, results
 
-    study = results.opened(directory)
+    study = results.opened(directory, results.identity(directory))
     trials = study.get_trials(deepcopy=False)
     retried = {trial.user_attrs.get(driver.RETRIES) for trial in trials}
     failed = [trial.number for trial in trials if trial.state.name == "FAIL" and trial.number not in retried]
