@@ -76,21 +76,21 @@ def with_rewards(model: Any, weighted_metrics: Any, reward: Any, reward_weights:
     functions, weights = _by_output("reward", reward, names), _by_output("reward_weights", reward_weights, names)
     if isinstance(reward_weights, Mapping):
         check_names("reward_weights", reward_weights, list(functions), which="outputs with a reward")
-    found = {}
+    rewards = {}
     for name, function in functions.items():
         weight = weights.get(name, 1.0)
         if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not math.isfinite(weight):
             raise ArgumentError(f"reward_weights: {weight!r} for the output {name!r}; allowed: finite numbers")
         output = None if len(names) == 1 else name
-        found[name] = reward_class(module)(_function(module, function), float(weight), output)
+        rewards[name] = reward_class(module)(_function(module, function), float(weight), output)
     if len(names) == 1:
         given = weighted_metrics.get(names[0]) if isinstance(weighted_metrics, Mapping) else weighted_metrics
-        return [*_listed(given), *found.values()]
+        return [*_listed(given), *rewards.values()]
     if not isinstance(weighted_metrics, Mapping | None):
         raise ArgumentError("weighted_metrics: beside rewards of several outputs, give a dict by output name")
     check_names("weighted_metrics", weighted_metrics, names)
     given = weighted_metrics or {}
-    return {name: [*_listed(given.get(name)), *_listed(found.get(name))] for name in names}
+    return {name: [*_listed(given.get(name)), *_listed(rewards.get(name))] for name in names}
 
 
 def rewards_of(model: Any) -> list[Any]:

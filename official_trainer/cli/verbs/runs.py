@@ -76,19 +76,19 @@ def run(arguments: argparse.Namespace) -> int:
         if terminal.width() is None:
             raise UsageError("--watch redraws a terminal, and stdout is none; leave the flag out")
         return _watch(directory, arguments)
-    found = _found(directory, arguments)
+    runs = _read(directory, arguments)
     if arguments.json:
         import json
 
-        fields = differing.differing(found)
-        rows = [_as_json(run, differs) for run, differs in zip(found, fields, strict=True)]
+        fields = differing.differing(runs)
+        rows = [_as_json(run, differs) for run, differs in zip(runs, fields, strict=True)]
         print(json.dumps({"directory": directory, "runs": rows}, indent=2))
     else:
-        print("\n".join(_lines(directory, found, terminal.table_width())))
+        print("\n".join(_lines(directory, runs, terminal.table_width())))
     return 0
 
 
-def _found(directory: str, arguments: argparse.Namespace) -> list[RecordedRun]:
+def _read(directory: str, arguments: argparse.Namespace) -> list[RecordedRun]:
     from official_trainer.runs import recorded
 
     order = arguments.sort or next(iter(_ORDERS))
@@ -100,11 +100,11 @@ def _found(directory: str, arguments: argparse.Namespace) -> list[RecordedRun]:
         raise UsageError(what) from error
 
 
-def _lines(directory: str, found: Sequence[RecordedRun], width: int | None) -> list[str]:
+def _lines(directory: str, runs: Sequence[RecordedRun], width: int | None) -> list[str]:
     from official_trainer.runs import differing
 
-    if found:
-        return _table(found, differing.differing(found), directory, width)
+    if runs:
+        return _table(runs, differing.differing(runs), directory, width)
     return [printable(f"no runs in {directory}; `official-trainer train EXPERIMENT` makes one")]
 
 
@@ -117,7 +117,7 @@ def _watch(directory: str, arguments: argparse.Namespace) -> int:
     console = Console(width=terminal.width(), highlight=False)
     with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
         while True:
-            lines = _lines(directory, _found(directory, arguments), terminal.width())
+            lines = _lines(directory, _read(directory, arguments), terminal.width())
             live.update(Text.from_ansi("\n".join(lines)), refresh=True)
             time.sleep(_WATCH_SECONDS)
     return 0

@@ -187,7 +187,7 @@ def _script(job: JobSpec, profile: SlurmProfile) -> str:
         srun="".join(f" {shlex.quote(option)}" for option in profile.srun),
         first=CHIEF if job.has_servers else " ".join(trained),
         trained=" ".join(trained),
-        serves=f"{WORKER} | {PS}" if job.has_servers else "nobody",
+        serves=f"{WORKER} | {PS}" if job.has_servers else "none",
         total=sum(role.count for role in job.roles),
         max_restarts=profile.max_restarts,
         config=int(ExitCode.CONFIG),
