@@ -6,7 +6,6 @@ their errors are raised. Does not own: how a notification is sent (`command.py`,
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
@@ -18,7 +17,7 @@ from official_trainer import files
 from official_trainer.actions.action import Action, Run
 from official_trainer.errors import UserError, describe_error
 from official_trainer.shown import printable
-from official_trainer.stopping import Interrupted, PreemptedError
+from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.threads import WorkerThread
 from official_trainer.tracking import monitored
 from official_trainer.tracking.jsonl import encode
@@ -38,6 +37,7 @@ STOP_SECONDS = 5.0
 """How long a run that is asked to stop waits until all events are sent, at most; its state is saved by then."""
 
 _LAST_SECONDS = 2.0
+_POLL_SECONDS = 0.2
 
 
 class NotificationError(UserError, RuntimeError):
@@ -166,17 +166,15 @@ class Notifier(Action):
 
     def on_end(self, run: Run, failure: BaseException | None) -> None:
         metrics = self._metrics or run.train_logs
-        is_stop = isinstance(failure, PreemptedError | Interrupted | KeyboardInterrupt)
+        is_stop = isinstance(failure, PreemptedError | KeyboardInterrupt)
         if failure is None:
             self._put("end", run, metrics, run.state.stop_reason)
         else:
             self._put("preempted" if is_stop else "failure", run, metrics, describe_error(failure).removesuffix(": "))
-        try:  # a stop leaves little time
-            with contextlib.nullcontext() if is_stop else run.trainer.process_group.stop.interruptible():
-                limit_seconds = min(self.end_seconds(), STOP_SECONDS) if is_stop else self.end_seconds()
-                are_sent = self._worker.wait(limit_seconds)
-        except PreemptedError:
-            are_sent = self._worker.wait(STOP_SECONDS)
+        stop, limit_seconds = run.trainer.process_group.stop, self.end_seconds()
+        are_sent = not is_stop and self._wait(limit_seconds, stop)
+        if not are_sent and (is_stop or stop.reason is not None):
+            are_sent = self._worker.wait(min(limit_seconds, STOP_SECONDS))
         if not are_sent:
             num_cancelled = self._worker.cancel()
             self.abort()
@@ -191,9 +189,16 @@ class Notifier(Action):
     def _notify(self, event: EventName, run: Run, metrics: Mapping[str, float] | None = None) -> None:
         self._put(event, run, metrics or {}, None)
         if self._waits:
-            with run.trainer.process_group.stop.interruptible():
-                self._worker.wait(None)
+            self._wait(math.inf, run.trainer.process_group.stop)
         self._raise_errors()
+
+    def _wait(self, seconds: float, stop: StopRequest) -> bool:
+        """Waits until all is sent, for at most `seconds`, and no longer once the run is asked to stop."""
+        end = time.monotonic() + seconds
+        while not self._worker.wait(min(_POLL_SECONDS, end - time.monotonic())):
+            if stop.reason is not None or time.monotonic() >= end:
+                return False
+        return True
 
     def _put(self, event: EventName, run: Run, metrics: Mapping[str, float], reason: str | None) -> None:
         """Has an event sent after those before it; one that finds the queue full is left out, which is an error."""

@@ -43,7 +43,7 @@ class NoStore:
 
     latest_step = wait = close = restore
 
-    def save(self, step: int, extra: Any, *, only_if: Callable[[], bool]) -> None:
+    def save(self, step: int, extra: Any) -> None:
         """Does nothing."""
 
     def steps(self) -> Sequence[int]:
@@ -125,7 +125,6 @@ class CheckpointStore(CheckpointDirectory):
         extra: Mapping[str, Any] | None = None,
         *,
         overwrite: bool = False,
-        only_if: Callable[[], bool] = lambda: True,
     ) -> None:
         """Saves the values of this moment as `step`, commits them, then applies retention.
 
@@ -136,7 +135,6 @@ class CheckpointStore(CheckpointDirectory):
           step: global step.
           extra: JSON state for the manifest.
           overwrite: whether a checkpoint of this step that is already committed is replaced, once the new one is whole.
-          only_if: called once the values have been taken; nothing is saved if it returns False.
 
         Raises:
           SaveError: this checkpoint, or the one before, could not be written.
@@ -157,8 +155,6 @@ class CheckpointStore(CheckpointDirectory):
                 self.retain(newly_saved=(step,))
             return
         snapshot = Snapshot(self.checkpoint, self._memory)
-        if not only_if():
-            return
         write = functools.partial(self._write, step, snapshot, self._metadata, extra or {})
         if self._writer is None:
             write()

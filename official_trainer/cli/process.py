@@ -19,7 +19,6 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Any, TextIO
 
-_RETRY_SECONDS = 0.05
 _LEFT_SECONDS = 10.0
 
 
@@ -46,54 +45,26 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """For a verb: Ctrl-C leaves the block by `KeyboardInterrupt`, whatever code on the way makes of it."""
+    """For a verb: Ctrl-C leaves the block by `KeyboardInterrupt`, also if compiled code makes another error of it."""
     if not _is_main_thread() or signal.getsignal(signal.SIGINT) not in (signal.SIG_DFL, signal.default_int_handler):
         yield
         return
-    from official_trainer.stopping import Interrupted
-
-    came, is_raised = False, threading.Event()
+    came = False
 
     def interrupt(number: int, frame: Any) -> None:
         nonlocal came
         came = True
-        if not _is_inside(take, frame):  # what is raised there is dropped too
-            is_raised.set()
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
-    def take(lost: Any) -> None:
-        """Is told of an exception in a destructor, which Python drops and would print."""
-        if issubclass(lost.exc_type, KeyboardInterrupt):
-            is_raised.clear()
-            threading.Thread(target=_repeat, args=(is_raised,), name="interrupt", daemon=True).start()
-        elif not issubclass(lost.exc_type, Interrupted):  # of a run, which remembers that it is to stop
-            hook(lost)
-
-    before, hook = signal.signal(signal.SIGINT, interrupt), sys.unraisablehook
-    sys.unraisablehook = take
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except Exception as error:
-        if came:  # a module that is interrupted while it is imported may raise an error of its own
+        if came:
             raise KeyboardInterrupt from error
         raise
     finally:
-        is_raised.set()
-        sys.unraisablehook = hook
         signal.signal(signal.SIGINT, before)
-
-
-def _repeat(is_raised: threading.Event) -> None:
-    """Interrupts this process again, when the destructor that lost it has ended."""
-    while not is_raised.wait(_RETRY_SECONDS):
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def _is_inside(function: Any, frame: Any) -> bool:
-    """Whether `function` is running, `frame` being the innermost that is."""
-    while frame is not None and frame.f_code is not function.__code__:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _is_main_thread() -> bool:

@@ -90,7 +90,7 @@ class ProcessGroup:
         try:
             yield
         except BaseException as error:
-            exit_code = getattr(self.stop.as_preempted(error), "exit_code", ExitCode.FAILED)
+            exit_code = getattr(error, "exit_code", ExitCode.FAILED)
             raise
         finally:
             self._leads = False
@@ -127,23 +127,22 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def calling(self, owner: Any, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Iterator[None]:
-        """For a collective call: the outermost one is sent to all processes; signals wait until it is over."""
+        """For a collective call: the outermost one is sent to all processes."""
         if self.is_alone or self._depth:
             yield
             return
-        with self.stop.uninterruptible():
-            self._undo.close()
-            if self._leads:
-                self.exchange((type(owner).__name__, name, arguments, options))
-            self._depth += 1
-            self._parts = _Parts()
-            try:
-                with self.peers.losses_explained():
-                    yield
-            except PreemptedError:  # all processes left the call
-                self._depth -= 1
-                raise
-            self._depth -= 1  # not after any other error: this process cannot make another call with the others
+        self._undo.close()
+        if self._leads:
+            self.exchange((type(owner).__name__, name, arguments, options))
+        self._depth += 1
+        self._parts = _Parts()
+        try:
+            with self.peers.losses_explained():
+                yield
+        except PreemptedError:  # all processes left the call
+            self._depth -= 1
+            raise
+        self._depth -= 1  # not after any other error: this process cannot make another call with the others
 
     @contextlib.contextmanager
     def chief_only(self) -> Iterator[None]:
@@ -183,12 +182,17 @@ class ProcessGroup:
             self._strategy.reduce = before
 
     def check_stop(self) -> None:
-        """For long calls, between their parts: all processes leave the call at the same part if one is asked to stop.
+        """For long calls, between their parts: leaves the call if this process is asked to stop.
+
+        Processes that train together leave it at the same part if one of them is asked.
 
         Raises:
           PreemptedError: in all of them.
         """
-        if self.is_alone or not self._parts.is_check_due():
+        if self.is_alone:
+            self.stop.check()
+            return
+        if not self._parts.is_check_due():
             return
         reasons, seconds = self._exchange(time.monotonic())
         self._take_reason(reasons)

@@ -61,7 +61,6 @@ class CheckpointState:
         ]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
-        self._backups: list[replicas.ValueBackup] = []
         model = vocabularies.in_checkpoint(context.model)
         of_model = getattr(context.model, "checkpoint_items", {})
         items = {name: vocabularies.in_checkpoint(item) for name, item in of_model.items()}
@@ -253,23 +252,18 @@ class CheckpointState:
     def preserved(self, *, only_shared: bool = False) -> Iterator[None]:
         """Restores the model's variables and the metrics of training after a `with` block, bit for bit.
 
-        Also if the block fails. A state that is saved while an evaluation in the block hangs has these values too.
+        Also if the block fails.
 
         Args:
           only_shared: for an evaluation of the run, only what training and evaluations both change: metrics of the
             model, states of recurrent layers, counters.
         """
         variables = [*self._step.shared_variables, *self._states] if only_shared else self._variables
-        self._backups.append(replicas.ValueBackup(variables))
+        backup = replicas.ValueBackup(variables)
         try:
             yield
         finally:
-            self._backups.pop().restore()
-
-    def restore_preserved(self) -> None:
-        """Restores the values from before the outermost `preserved` block, if any is entered; from any thread."""
-        if self._backups:
-            self._backups[0].restore()
+            backup.restore()
 
     def saved_copies(self) -> dict[str, tf.Variable]:
         """Returns the variables that checkpoints hold, on every replica of this process, by their paths."""

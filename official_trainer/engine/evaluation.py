@@ -296,8 +296,7 @@ class Evaluation:
         """
         self._state.synchronize()
         trainer = self._trainer
-        interruptible = self.process_group.stop.interruptible(self.rescue)
-        with trainer.weights_averaged(), self._state.preserved(only_shared=True), interruptible:
+        with trainer.weights_averaged(), self._state.preserved(only_shared=True):
             state = trainer.eval_begin()
             for each in self._named_sets:
                 self._named_states[each.name] = self._run_set(each, _steps_of(each, num_steps, own_steps), None)
@@ -481,13 +480,6 @@ class Evaluation:
                 what = f"is for one number, and the task declares a rule for the numbers inside {name!r}"
                 raise ConfigError([Problem(f"{', '.join(found)} {what}", "trainer.actions", fix="leave it out")])
         return self.metric_direction(name) if mode == "auto" else mode
-
-    def rescue(self) -> bool:
-        """Has the training state saved while an evaluation hangs; in another thread, which then ends the process."""
-        if self._context.average is not None:
-            self._context.average.swap_out()
-        self._state.restore_preserved()
-        return self.process_group.stop.save_state(lambda: True)
 
     # What Model Garden's override points do by default.
 

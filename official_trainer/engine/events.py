@@ -58,11 +58,10 @@ class LoopObserver:
     def on_end(self, step: int, logs: Mapping[str, Any]) -> None:
         """Training has ended and its last checkpoint is saved; `logs` are the last results."""
 
-    def on_forced_end(self, exit_code: int, error: str) -> None:
-        """The process is about to be ended while the main thread hangs; called in another thread.
+    def on_forced_end(self, error: str) -> None:
+        """The process is about to be ended with 75, because the main thread hangs; called in another thread.
 
         Args:
-          exit_code: of the process.
           error: why, and what it leaves behind.
         """
 

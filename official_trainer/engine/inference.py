@@ -6,7 +6,6 @@ allowed. Does not own: which model and data (`runs/predict.py`), files (`runs/pr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,14 +71,12 @@ class Inference:
         self,
         dataset: Any,
         first: int = 0,
-        waiting: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> Iterator[tuple[int, Columns]]:
         """Yields the number of each batch and its rows: NumPy arrays `[rows, …]` by the names of the outputs.
 
         Args:
           dataset: batches `(features, labels)`, or of features alone; distributed if the strategy needs that.
           first: number of the dataset's first batch.
-          waiting: returns a context that is entered while a batch is awaited and computed.
 
         Raises:
           OutputError: an output has no row for each example.
@@ -91,7 +88,7 @@ class Inference:
                 outputs: dict[str, Any] = self._step(iterator, tf.constant(number, tf.int64))
                 return outputs
 
-        for number, outputs in numbered(compute, first, waiting):
+        for number, outputs in numbered(compute, first):
             counts = [int(count) for count in outputs.pop(_NUM_EXAMPLES)]
             if sum(counts):
                 yield number, joined(outputs, counts, self._name)
@@ -135,20 +132,16 @@ class Inference:
         return {**outputs, _NUM_EXAMPLES: num_examples}
 
 
-def numbered(
-    compute: Callable[[int], Any], first: int, waiting: Callable[[], contextlib.AbstractContextManager[Any]]
-) -> Iterator[tuple[int, Any]]:
+def numbered(compute: Callable[[int], Any], first: int) -> Iterator[tuple[int, Any]]:
     """Yields what is computed of each batch, with its number, until the data end.
 
     Args:
       compute: reads and computes the batch of a number.
       first: the number of the first batch.
-      waiting: as for `Inference.batches`.
     """
     for number in itertools.count(first):
         try:
-            with waiting():
-                computed = compute(number)
+            computed = compute(number)
         except (StopIteration, tf.errors.OutOfRangeError):
             return
         yield number, computed

@@ -15,8 +15,8 @@ Between two steps of a window no Python of this loop runs (`windows.py`): a wind
 order is part of correctness:
 - a loss that is not finite ends its window; the summary is written first, so that the window is on record;
 - `save` checks the weights, so that no state that is not finite is ever saved;
-- a requested stop ends the run after a whole step, mostly between two windows, and saves that step unless it is saved;
-  it is looked for after each window and after each evaluation that was computed;
+- a requested stop ends the run between two windows and saves that step unless it is saved; it is looked for after each
+  window, between the batches of an evaluation and after it, and before an export;
 - the save comes before the evaluation, so that a crash there loses no training; actions may ask for another after it;
 - an evaluation's row is written last, after its best checkpoint: the row marks the evaluation as done.
 """
@@ -27,17 +27,17 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.actions.action import LoopState, Request, Rollback, Run, Save, Stop
 from official_trainer.actions.schedule import Schedule
 from official_trainer.engine.events import DueSteps, LoopObserver, WindowLength
 from official_trainer.engine.recovery import DivergedError, NonFiniteError, Recovery
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import UserError
 from official_trainer.lazy import collecting_rarely
 from official_trainer.shown import first_few
-from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
+from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, numbers_in, points
 
 _logger = logging.getLogger(__name__)
@@ -58,9 +58,7 @@ class Loop:
       due: when something is due.
       observer: receives the events.
       actions: called at their steps.
-      stop: checked after each window and evaluation. A process that trains alone leaves traced windows, evaluations,
-        restoring, exporting and waits for notifications as soon as Python runs again; all else ends first. Processes
-        that train together end the call that they make together, or a part of a long one.
+      stop: hears signals from the first window on, if it may, and is checked after each window and evaluation.
       model_dir: the run directory, for actions and for reports of a loss that is not finite; empty for none.
       until_step: the step at which this process stops before the last one of training; None for no such step.
       extra: what actions are restored from without a checkpoint: `Schedule.state()` of a loop before, in this process.
@@ -104,7 +102,6 @@ class Loop:
           PreemptedError: a stop was requested, and the state is saved.
           NonFiniteError: the loss or a weight is not finite, and no recovery is left.
         """
-        self.stop.register(self._describe_end, self._save_while_hanging)
         with contextlib.closing(self.store), self._ended_in_any_case():
             self._restore()
             self._start()
@@ -142,18 +139,18 @@ class Loop:
     def _restore(self) -> None:
         """Restores the newest checkpoint, or initializes, and drops what was recorded of later steps."""
         state = self.state
-        with self.stop.interruptible():
-            self._enter("restore")
-            restored = self._recovery.restore()
-            state.start_step = self._read_step()
-            if not restored and state.start_step == 0:  # else the caller has trained before, and keeps the weights
-                self.trainer.initialize()
-            self.actions.restore(self._recovery.extra)
-            self.observer.on_restore(state)
-            self.metric_writer.rewind(state.step)
-            state.end_step = self.due.planned_end(state.step, self.trainer.train_iterator)
+        self._enter("restore")
+        restored = self._recovery.restore()
+        state.start_step = self._read_step()
+        if not restored and state.start_step == 0:  # else the caller has trained before, and keeps the weights
+            self.trainer.initialize()
+        self.actions.restore(self._recovery.extra)
+        self.observer.on_restore(state)
+        self.metric_writer.rewind(state.step)
+        state.end_step = self.due.planned_end(state.step, self.trainer.train_iterator)
 
     def _start(self) -> None:
+        self.stop.listen(self._record_forced_end)
         self.observer.on_start(self.state)
         self._no_state_while = None
         self.trainer.train_loop_begin()
@@ -259,14 +256,11 @@ class Loop:
         if self._is_save_planned:
             # Not at other steps: that would round what is computed from here on.
             self.trainer.checkpoint_state.synchronize()
-        self._begin_save(step)
-        self._report_saves()
-
-    def _begin_save(self, step: int, only_if: Callable[[], bool] = lambda: True) -> None:
         self._saved_step = step
         self.trainer.checkpoint_state.before_save()
         self.observer.before_save(step)
-        self.store.save(step, {**self._recovery.state(), **self.actions.state()}, only_if=only_if)
+        self.store.save(step, {**self._recovery.state(), **self.actions.state()})
+        self._report_saves()
 
     def _report_saves(self) -> None:
         """Reports checkpoints that were committed meanwhile; raises the error of one that could not be written."""
@@ -338,11 +332,11 @@ class Loop:
             state.stop_reason = f"stopped at {place}, by --until_step; without it the same command goes on"
             self.observer.on_stop(state.stop_reason)
             return
+        self.stop.check()
         self._enter("export")
-        with self.stop.interruptible():
-            if self._requested_stop is not None and self._requested_stop.weights is not None:
-                self.trainer.checkpoint_state.load_weights(*self._requested_stop.weights)
-            self.observer.on_end(state.step, self._results)
+        if self._requested_stop is not None and self._requested_stop.weights is not None:
+            self.trainer.checkpoint_state.load_weights(*self._requested_stop.weights)
+        self.observer.on_end(state.step, self._results)
 
     @contextlib.contextmanager
     def _ended_in_any_case(self) -> Iterator[None]:
@@ -350,8 +344,7 @@ class Loop:
         try:
             try:
                 yield
-            except (PreemptedError, Interrupted) as error:
-                self.stop.stop_interrupting()
+            except PreemptedError as error:
                 raise self._save_at_stop() from error
         except BaseException as error:
             self.actions.end(error)
@@ -360,45 +353,27 @@ class Loop:
 
     def _save_at_stop(self) -> PreemptedError:
         """Saves what is not saved yet, and returns the error that describes how the run ended."""
-        if (step := self._step_to_save()) > 0:
-            if problem := self._recovery.loss_problem():
-                raise NonFiniteError(f"{problem}; {_last_good(self.store)}")
-            if self.due.is_summary_due(step) and not self._run.is_summarized:
-                self._write_summary()  # the window that was interrupted may have ended where this is due
-            self.save()
-            self.store.wait()
-            self._report_saves()
-        return PreemptedError(f"{self.stop.reason} {self._describe_end(is_forced=False)[0]}")
-
-    def _step_to_save(self) -> int:
-        """Updates the step after a call that was interrupted; returns 0 while there is no state to save."""
-        return self._read_step() if self._no_state_while is None else 0
-
-    def _save_while_hanging(self, is_unchanged: Callable[[], bool]) -> bool:
-        """Saves the state while the main thread hangs, and no step changes it; see `StopRequest.save_state`."""
-        step = self._step_to_save()
-        if step == 0 or self.store.latest_step() == step:
-            return True
-        if self.trainer.checkpoint_state.non_finite_weights():
-            return False
-        self._begin_save(step, is_unchanged)
-        self.store.wait()
-        return self.store.latest_step() == step
-
-    def _describe_end(self, *, is_forced: bool = True) -> tuple[str, int]:
-        """Returns what a process that has to end now leaves behind, and its exit code.
-
-        `is_forced` is whether the main thread hangs, and another thread asks: then this is all that is recorded.
-        """
-        step, saved = self._step_to_save(), self.store.latest_step()
-        what, exit_code = f"at step {step}, which is saved; the same command continues", ExitCode.PREEMPTED
+        step = self._read_step() if self._no_state_while is None else 0
         if step == 0:
-            what = f"{self._no_state_while or _AT_FIRST}; {NOTHING_LOST}"
-        elif saved != step:
-            what, exit_code = f"at step {step}, which is not saved; {_last_good(self.store)}", ExitCode.RETRY
-        if is_forced:
-            self.observer.on_forced_end(exit_code, f"{self.stop.reason} {what}")
-        return what, exit_code
+            return PreemptedError(f"{self.stop.reason} {self._no_state_while or _AT_FIRST}; {NOTHING_LOST}")
+        if problem := self._recovery.loss_problem():
+            raise NonFiniteError(f"{problem}; {_last_good(self.store)}")
+        if self.due.is_summary_due(step) and not self._run.is_summarized:
+            self._write_summary()  # the window that was left may have ended where this is due
+        self.save()
+        self.store.wait()
+        self._report_saves()
+        return PreemptedError(f"{self.stop.reason} at step {step}, which is saved; the same command continues")
+
+    def _record_forced_end(self) -> str:
+        """Records that this process is ended while its main thread hangs; returns what is saved. In another thread."""
+        what = f"step {self.state.step} is not saved; {_last_good(self.store)}; the same command continues from there"
+        if self.store.latest_step() == self.state.step:
+            what = f"step {self.state.step} is saved; the same command continues"
+        elif self.state.step == 0:
+            what = f"no step is done; {NOTHING_LOST}"
+        self.observer.on_forced_end(f"{self.stop.reason}, and the process hung; {what}")
+        return what
 
 
 def _last_good(store: Any) -> str:

@@ -367,17 +367,10 @@ class WindowRunner:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Any]:
         """For a call that runs steps: yields the iterator whose next batch is that of the current step."""
-        context, iterator, stop = self._context, self._train_iterator.iterator(), self.process_group.stop
-        # A request to stop interrupts whatever can be interrupted. Python gets to it while it traces, and between calls
-        # of traced steps. A step that waits for data keeps waiting while the state is saved. Steps that are not traced
-        # are finished, and the loop over workers looks for itself.
-        is_interruptible = context.train_options.use_tf_function and context.workers is None
-        interruptible = (
-            stop.interruptible(context.input_wait.rescuer(stop)) if is_interruptible else contextlib.nullcontext()
-        )
+        iterator = self._train_iterator.iterator()
         batch = batch_of_block if self._train_iterator.yields_blocks else lambda batches: batches
         notes = during(batch=lambda: batch_signature(batch(iterator)))
-        with context.input_wait.window(), self._train_iterator.reading(), interruptible, notes:
+        with self._context.input_wait.window(), self._train_iterator.reading(), notes:
             try:
                 yield iterator
             except BaseException:

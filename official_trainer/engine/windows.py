@@ -1,10 +1,8 @@
 """How a window of training steps runs: a traced while loop over batches or over blocks of them, or a Python loop.
 
 Owns: turning a step function into `loop(iterator, num_steps)`, and the counter that shows whether the step of a window
-waits for data or computes. Results never depend on how steps are cut into windows. A step that waits has changed
-nothing yet, so the state is that of the step before and may be saved, though the window cannot be ended. Does not own:
-what a step is (`train_steps.py`), where a window ends (`loop.py`), who reads the counter (`stopping.py`,
-`runs/health/time_account.py`), or saving.
+waits for data or computes. Results never depend on how steps are cut into windows. Does not own: what a step is
+(`train_steps.py`), where a window ends (`loop.py`), who reads the counter (`runs/health/time_account.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from typing import Any
 
 from official_trainer.engine.traces import Traces, batch_of_block
 from official_trainer.lazy import tf
-from official_trainer.stopping import StopRequest
 from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
@@ -165,17 +162,6 @@ class InputWait:
         first = tf.nest.flatten(inputs, expand_composites=True)[:1]
         with tf.control_dependencies(first), tf.control_dependencies([_add_one(self._count)]):
             return tf.nest.map_structure(tf.identity, inputs, expand_composites=True)
-
-    def rescuer(self, stop: StopRequest) -> Callable[[], bool]:
-        """Returns a function to call repeatedly: it has the state saved once a step is stuck without data."""
-        seen: list[int] = []
-
-        def rescue() -> bool:
-            seen.append(self.count)
-            is_stuck = len(seen) > 1 and seen[-1] == seen[-2] and is_waiting(seen[-1])
-            return is_stuck and stop.save_state(lambda: self.count == seen[-1])
-
-        return rescue
 
     @contextlib.contextmanager
     def window(self) -> Iterator[None]:

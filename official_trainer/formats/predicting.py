@@ -6,10 +6,9 @@ Does not own: reading data and writing rows (`runs/predict.py`).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
@@ -79,7 +78,6 @@ class FileInference:
         self,
         dataset: Any,
         first: int = 0,
-        waiting: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> Iterator[tuple[int, Columns]]:
         """Yields what `Inference.batches` does.
 
@@ -88,7 +86,7 @@ class FileInference:
           OutputError: an output has no row for each example.
         """
         iterator = iter(dataset)
-        for number, batch in numbered(lambda number: next(iterator), first, waiting):
+        for number, batch in numbered(lambda number: next(iterator), first):
             parts = self.strategy.experimental_local_results(batch)
             counts = [int(num_examples_of(part)) for part in parts]
             outputs = [self._outputs(part) for part, count in zip(parts, counts, strict=True) if count]

@@ -6,8 +6,6 @@ Owns: what was asked while a job lasts. Does not own: the handlers (`stopping.py
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import signal
 import time
@@ -26,10 +24,10 @@ class Signals:
     def __init__(self) -> None:
         self.asked: str | None = None
         self.insisted = False
-        self._pipe = SignalPipe(lambda *_: None)
+        self._pipe = SignalPipe()
 
     def __enter__(self) -> Signals:
-        self._pipe.install()
+        self._pipe.open()
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -41,10 +39,9 @@ class Signals:
 
     def read(self) -> None:
         """Takes the signals that came since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            for number in filter(self._pipe.handles, os.read(self.fileno(), 64)):
-                self.asked = self.asked or signal.Signals(number).name
-                self.insisted = self._pipe.insists(number) or self.insisted
+        for number in self._pipe.read():
+            self.asked = self.asked or signal.Signals(number).name
+            self.insisted = self._pipe.insists(number) or self.insisted
 
     def wait(self, seconds: float) -> bool:
         """Waits that long, or until a signal asks the launcher to stop; returns whether one has."""

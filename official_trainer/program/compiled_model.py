@@ -241,7 +241,7 @@ class CompiledModel:
             raise ArgumentError("this Program trains or evaluates in another thread; await that call before the next")
         try:
             if self._trainer is not None:
-                self._trainer.process_group.use_stop(StopRequest())  # belongs to the thread that made it
+                self._trainer.process_group.use_stop(StopRequest())
             with report.noted(), self._fit.as_compiled(self.model):
                 yield
         finally:

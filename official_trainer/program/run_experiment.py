@@ -203,8 +203,7 @@ def _run(job: Job) -> Mapping[str, Any]:
                 raise
         if job.mode == "continuous_eval":
             return evaluate.continuous_eval(job, stop)
-        with stop.interruptible():
-            return evaluate.evaluate(job, "latest", stop)
+        return evaluate.evaluate(job, "latest")
 
 
 # Arguments.

@@ -23,8 +23,7 @@ from official_trainer.tracking import Tracker
 @contextlib.contextmanager
 def stopped_by_signals(runtime: Any) -> Iterator[StopRequest]:
     """For a run with a directory: yields what signals, and the limits of the section `runtime`, set."""
-    with StopRequest() as stop:
-        stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
+    with StopRequest(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds) as stop:
         yield stop
 
 
@@ -47,7 +46,7 @@ def run_in_memory(trainer: Any, due: DueSteps, actions: Schedule, extra: Mapping
       extra: what they are restored from; None for nothing.
     """
     stop = StopRequest()
-    trainer.process_group.use_stop(stop)  # belongs to the thread that made it
+    trainer.process_group.use_stop(stop)
     return Loop(
         trainer=trainer,
         store=NoStore(),

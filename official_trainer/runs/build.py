@@ -29,7 +29,7 @@ from official_trainer.garden import ranking, to_garden
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
 from official_trainer.runs.job import Job, batch_size_problems, keras_3_problems
 from official_trainer.runs.lease import LeasedSteps
-from official_trainer.stopping import StopRequest
+from official_trainer.stopping import StopRequest, take_back_handlers
 from official_trainer.tasks import arguments, attached, export, registry, returned
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.multi_task import garden as garden_multi_task
@@ -88,8 +88,7 @@ def build(
     facts["random numbers"] = job.draws
     process.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
-    if stop is not None:
-        stop.reinstall_handlers()
+    take_back_handlers()
     consistency.check(
         multi_worker.peers_of(strategy),
         lambda: consistency.of_run(job.experiment, job.mode, job.model_dir, {**configuration.flat(config), **facts}),

@@ -42,7 +42,7 @@ from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
 from official_trainer.runs.resume.config_changes import OperativeConfig, changes_since, saved_config
 from official_trainer.runs.train import check_monitored, train
-from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
 from official_trainer.tracking import Point, Tracker, closing, numbers_in, points
 from official_trainer.tracking.console import working
 from official_trainer.tracking.record import read_run
@@ -59,7 +59,7 @@ _OF_RETENTION = ("trainer.max_to_keep", "trainer.keep_checkpoint", "trainer.chec
 """How the fields begin that decide which checkpoints a run keeps."""
 
 
-def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
+def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
     """Evaluates one checkpoint of the run directory, changes nothing there, and returns the metrics.
 
     It adds to it only the report of a stall, and where the task returns images and such, the folder `eval` with them.
@@ -69,7 +69,6 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     Args:
       job: the run.
       checkpoint: `latest`, `best` or a step.
-      stop: requests to stop.
 
     Raises:
       CheckpointError: there is no such checkpoint.
@@ -83,7 +82,7 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
         watchdog.enter("build")
         with working("building the model", quiet=job.quiet):
-            trainer = build(job, stop=stop)
+            trainer = build(job)
         watchdog.observe(probe_of(trainer))
         with trainer.process_group.leading():
             watchdog.enter("restore", step)
@@ -126,12 +125,11 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
         EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease,
     ):
         watchdog.enter("build")
-        with stop.interruptible():
-            trainer = build(job, keeps_best=True, stop=stop)
+        trainer = build(job, keeps_best=True, stop=stop)
         watchdog.observe(probe_of(trainer))
         with trainer.process_group.leading():
-            with stop.interruptible():
-                check_monitored(job, trainer)
+            check_monitored(job, trainer)
+            stop.listen(lambda: NOTHING_LOST)
             best = best_of(trainer)
             if best is not None:
                 exports = functools.partial(export_best, job, trainer) if job.config.trainer.export.best else None

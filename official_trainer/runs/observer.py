@@ -25,21 +25,20 @@ from official_trainer.engine.events import LoopObserver
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
+from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE, STOP_FILE
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, file_names
 from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.slow_worker import SlowWorkers
-from official_trainer.runs.health.stall_report import LateReports
+from official_trainer.runs.health.stall_report import LateReports, stacks
 from official_trainer.runs.health.time_account import Earlier, TimeAccount
 from official_trainer.runs.health.watchdog import Watchdog, probe_of
 from official_trainer.runs.job import Job, say_place
 from official_trainer.runs.mistakes import report
 from official_trainer.runs.resume import comparison, config_changes, data_layout
 from official_trainer.runs.resume.config_changes import OperativeConfig
-from official_trainer.stopping import StopRequest
 from official_trainer.tasks import export, variables
 from official_trainer.tracking import monitored, run_metrics
 from official_trainer.tracking.console import format_number
@@ -90,11 +89,10 @@ class TrainingProcess:
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def recorded(self, stop: StopRequest, found: Sequence[str] | None) -> Iterator[None]:
+    def recorded(self, found: Sequence[str] | None) -> Iterator[None]:
         """Records how the process began and how it ended, also after an error.
 
         Args:
-          stop: requests to stop.
           found: what the directory held before; None if it was not there.
         """
         self.record.start()
@@ -108,7 +106,7 @@ class TrainingProcess:
             with self.watchdog, self.account:
                 yield
         except BaseException as error:
-            failure = self._explain(error, stop)
+            failure = self._explain(error)
             if self.lock.lost_to is None:
                 with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
                     self.save_time()
@@ -191,8 +189,8 @@ class TrainingProcess:
         self.save_time()
         self.record.finish(exit_code, metrics, error=error)
 
-    def _explain(self, error: BaseException, stop: StopRequest) -> BaseException:
-        """Returns what an error comes from: another process or a TPU that is gone, the storage, a stop, or itself."""
+    def _explain(self, error: BaseException) -> BaseException:
+        """Returns what an error comes from: another process or a TPU that is gone, the storage, or itself."""
         if isinstance(error, SystemExit):  # of the user's code: nothing here ends a process so
             return EndedError(f"your code ended the process, by sys.exit({error.code!r}); raise an error instead")
         say_place(error, self._job)
@@ -200,7 +198,7 @@ class TrainingProcess:
         lost = None if cluster is None else peers.explain_loss(error, cluster.addresses)
         late = None if self._trainer is None else self._late_reports.explain(lost or error)
         known = late or lost or tpu.as_lost_error(error, runtime) or files.as_storage_error(error, self._job.model_dir)
-        return known or stop.as_preempted(error)
+        return known or error
 
 
 class RunObserver(LoopObserver):
@@ -498,8 +496,10 @@ class RunObserver(LoopObserver):
             what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
             _logger.warning("%s: %s", what, error)
 
-    def on_forced_end(self, exit_code: int, error: str) -> None:
-        self._process.finish(exit_code, error=error)
+    def on_forced_end(self, error: str) -> None:
+        with contextlib.suppress(OSError):
+            files.write_text_atomically(self._job.path(STOP_FILE), f"{error}\n\n{stacks()}", durable=False)
+        self._process.finish(ExitCode.RETRY, error=error)
 
     def find_row(self, step: int, split: str) -> Mapping[str, float] | None:
         return self._process.trackers.rows.row(step, split)

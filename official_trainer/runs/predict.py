@@ -23,7 +23,6 @@ from official_trainer.config import ConfigError, Problem, installed
 from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, ClusterError
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.engine.inference import Columns
-from official_trainer.errors import ExitCode
 from official_trainer.lazy import tf
 from official_trainer.lock import LockedError
 from official_trainer.runs.health.stall_report import LateReports
@@ -33,7 +32,6 @@ from official_trainer.runs.predictions import manifest as prediction_manifest
 from official_trainer.runs.predictions.manifest import ALL, Share
 from official_trainer.runs.predictions.shards import DATA_SECTIONS, PredictionSettings, PredictionShards, predict_into
 from official_trainer.runs.resume.config_changes import kind_of
-from official_trainer.stopping import StopRequest
 from official_trainer.tasks import keras as kerases
 from official_trainer.user_code import during
 
@@ -94,14 +92,13 @@ def check_predictable(job: Job, settings: PredictionSettings) -> None:
     prediction_manifest.read_continuable(settings.output_dir or job.path("predictions"), wanted, is_whole=False)
 
 
-def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopRequest) -> dict[str, float]:
+def predict(job: Job, checkpoint: str, settings: PredictionSettings) -> dict[str, float]:
     """Writes the predictions of one checkpoint that are not there yet; returns how many rows and shards there are.
 
     Args:
       job: the run; nothing in its directory is changed.
       checkpoint: `latest`, `best` or a step.
       settings: what is predicted, and where it goes.
-      stop: when to stop; whole shards stay.
 
     Raises:
       CheckpointError: there is no such checkpoint.
@@ -119,7 +116,7 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     locked = functools.partial(job.lock, output_dir, flag="--output")
     with locked(name=share.lock):
         settings = dataclasses.replace(settings, output_dir=output_dir, share=share)
-        weights, shards = _predict(job, weights, checkpoint, settings, stop)
+        weights, shards = _predict(job, weights, checkpoint, settings)
         files_word = "file" if shards.count == 1 else "files"
         _logger.info("%d predictions of %s in %d %s: %s", shards.rows, weights, shards.count, files_word, output_dir)
     if prediction_manifest.is_to_gather(output_dir):
@@ -184,7 +181,7 @@ def _formats() -> Any:
 
 
 def _predict(
-    job: Job, weights: _Weights, checkpoint: str, settings: PredictionSettings, stop: StopRequest
+    job: Job, weights: _Weights, checkpoint: str, settings: PredictionSettings
 ) -> tuple[_Weights, PredictionShards]:
     """Writes the shards that are not there; returns them, and what they were made from."""
     from official_trainer.engine import data_end
@@ -197,11 +194,10 @@ def _predict(
         return weights, shards
     if shards.count:
         _logger.info("continuing after %d rows in %d shards", shards.rows, shards.count)
-    stop.register(lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED))
     with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
         watchdog.observe(lambda: {"detail": shards.rows})
         watchdog.enter("build")
-        trainer = build(job, stop=stop)
+        trainer = build(job)
         if not weights.model:
             watchdog.enter("restore", weights.step)
             chosen = weights.directory, weights.step
@@ -215,7 +211,6 @@ def _predict(
         with trainer.strategy.scope():
             inference = weights.inference(trainer)
             builder, max_rows, dataset = data_of(trainer, data, runtime.seed, first)
-        waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
         hear: list[Callable[[], object]] = [watchdog.beat]
         if max_rows is None and data_end.ends(builder.of_pipeline) is None:
             hear.append(data_end.Progress(f"predicting task.{data}", lambda: shards.rows, 0, ""))
@@ -225,9 +220,7 @@ def _predict(
                 each()
 
         with contextlib.nullcontext() if weights.model else trainer.weights_averaged(), builder.errors_explained():
-            reader = Reader(
-                builder, inference, first, iter(dataset), keeps_state=keeps_state, waiting=waiting, on_batch=on_batch
-            )
+            reader = Reader(builder, inference, first, iter(dataset), keeps_state=keeps_state, on_batch=on_batch)
             predict_into(shards, reader, max_rows=max_rows)
     return weights, shards
 
@@ -245,7 +238,6 @@ class Reader:
       iterator: over the data from there on.
       keeps_state: whether outputs depend on the batches before (recurrent layers with a state), so that these are
         computed, too.
-      waiting: returns a context for the time in which a batch is waited for.
       on_batch: called for each batch that is read.
     """
 
@@ -254,21 +246,19 @@ class Reader:
     number: int
     iterator: Iterator[Any]
     keeps_state: bool = False
-    waiting: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     on_batch: Callable[[], object] = lambda: None
 
     def __call__(self, first: int) -> Iterator[tuple[int, Columns]]:
         """Yields what `Inference.batches` does, from batch number `first` on."""
         if first - self.number > _NEAR_BATCHES and self.builder.started_at_step and not self.keeps_state:
-            with self.waiting(), self.inference.strategy.scope():
+            with self.inference.strategy.scope():
                 self.number, self.iterator = first, iter(self.builder.build(first))
         with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
             while self.number < first and not self.keeps_state:
-                with self.waiting():
-                    next(self.iterator)
+                next(self.iterator)
                 self.number += 1
                 self.on_batch()
-        for number, columns in self.inference.batches(self.iterator, self.number, self.waiting):
+        for number, columns in self.inference.batches(self.iterator, self.number):
             self.number = number + 1
             self.on_batch()
             if number >= first:

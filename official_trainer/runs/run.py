@@ -29,7 +29,7 @@ from official_trainer.lazy import deferring_idle_keras, load
 from official_trainer.runs import predict
 from official_trainer.runs.job import Job, check_ready, format_problems, say_place, warn
 from official_trainer.runs.predictions.shards import PredictionSettings
-from official_trainer.stopping import StopRequest
+from official_trainer.stopping import NOTHING_LOST, StopRequest
 from official_trainer.tasks import registry
 from official_trainer.threads import run_bounded
 from official_trainer.tracking.console import working
@@ -59,7 +59,7 @@ def run(
       experiment: registered name.
       resolved: its config.
       checkpoint: for `eval` and `predict`: `latest`, `best` or a step.
-      stop: requests to stop; None handles signals from here on.
+      stop: requests to stop; None for one with the limits of the config.
       prediction: for `predict`: what is predicted, and where it goes.
       job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
 
@@ -80,12 +80,10 @@ def run(
     if job.mode in TRAINING_MODES and not job.serves:  # from a disk, it takes as long as importing TensorFlow
         run_bounded(lambda: manifest.read_ahead(job.model_dir), 0.0, "read-ahead")
     runtime = resolved.config.runtime
-    with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop, contextlib.ExitStack() as held:
-        stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
-        with stop.interruptible():
-            import_tensorflow(quiet=job.quiet)  # here, so that it can be left
-            if not job.serves:  # what serves builds nothing
-                held.enter_context(gin_in_force(job))
+    if stop is None:
+        stop = StopRequest(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
+    import_tensorflow(quiet=job.quiet)
+    with stop, contextlib.nullcontext() if job.serves else gin_in_force(job):  # what serves builds nothing
         try:
             return _run_in_mode(job, stop, checkpoint, prediction)
         except DataError as error:
@@ -111,21 +109,18 @@ def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: Predi
     from official_trainer.runs import evaluate, train, worker
 
     if job.cluster is not None and job.serves:
-        # The chief saves what servers hold. Where it is signalled at the same time, these stay until it has ended, or
-        # until the grace period is over.
-        with contextlib.nullcontext() if os.environ.get(SIGNALLED_TOGETHER) else stop.interruptible():
-            parameter_server.serve(job.cluster, job.config.runtime, job.model_dir)
+        if os.environ.get(SIGNALLED_TOGETHER):  # then a server stays until the chief has saved what it holds
+            stop.listen(lambda: NOTHING_LOST)
+        parameter_server.serve(job.cluster, job.config.runtime, job.model_dir)
         return {}
     if not job.is_chief:
         return worker.work(job, stop, trains=job.mode in TRAINING_MODES)
     if job.mode in TRAINING_MODES:
         return train.train(job, stop)
     if job.mode == "eval":
-        with stop.interruptible():
-            return evaluate.evaluate(job, checkpoint, stop)
+        return evaluate.evaluate(job, checkpoint)
     if job.mode == "predict":
-        with stop.interruptible():
-            return predict.predict(job, checkpoint, prediction, stop)
+        return predict.predict(job, checkpoint, prediction)
     if job.mode == "continuous_eval":
         return evaluate.continuous_eval(job, stop)
     return evaluate.continuous_train_and_eval(job, stop)

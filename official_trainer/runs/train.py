@@ -46,8 +46,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
     account = TimeAccount(began_seconds=process_start_seconds() if is_whole_command and job.argv else None)
     lock = job.lock(job.model_dir)
     with contextlib.ExitStack() as stack:
-        with stop.interruptible():
-            found = _occupy_model_dir(job, lock, stack)
+        found = _occupy_model_dir(job, lock, stack)
         names = (
             comparison.FILE,
             RUN_FILE,
@@ -59,12 +58,12 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
         process = TrainingProcess(job, account, lock)
-        with process.recorded(stop, found):
+        with process.recorded(found):
             if not files.exists(job.path(PARAMS_FILE)):  # a restart replaces it once it has restored
                 config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
             process.gin.begin()
             process.enter("build")
-            with stop.interruptible(), working("building the model", quiet=job.quiet):
+            with working("building the model", quiet=job.quiet):
                 keeps_best = TRAINING_MODES[job.mode] != "never"
                 trainer = build(job, trains=True, keeps_best=keeps_best, stop=stop)
             process.set_trainer(trainer)
@@ -86,9 +85,8 @@ def _occupy_model_dir(job: Job, lock: DirectoryLock, stack: contextlib.ExitStack
 @contextlib.contextmanager
 def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess) -> Iterator[Loop]:
     """For the run of a loop: yields it, and shows and records what came of it; trackers end in any case."""
-    with stop.interruptible():
-        schedule = schedule_of(job, trainer)
-        check_monitored(job, trainer, schedule)
+    schedule = schedule_of(job, trainer)
+    check_monitored(job, trainer, schedule)
     trackers = process.trackers
     data: Any = getattr(job.config.task, "train_data", None)  # several tasks have sections of their own
     waits = trainer.context.input_wait.waits

@@ -19,7 +19,7 @@ from official_trainer.runs.health.stall_report import LateReports, Stall
 from official_trainer.runs.health.watchdog import WAITING, Watchdog, probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.mistakes import report
-from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
+from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
 from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.record import RunRecord
 
@@ -69,18 +69,17 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
             for record in records:
                 record.phase(phase, int(trainer.global_step.numpy()))
 
-    def describe_end() -> tuple[str, int]:
+    def record_forced_end() -> str:
         for record in records:
             record.finish(ExitCode.RETRY, error=f"{stop.reason} {_STEPS_LOST}")
-        return _STEPS_LOST, ExitCode.RETRY
+        return _STEPS_LOST
 
-    stop.register(describe_end)
     with watchdog:
         watchdog.enter("build")
-        with stop.interruptible():
-            trainer = build(job, trains=trains, stop=stop)
+        trainer = build(job, trains=trains, stop=stop)
         watchdog.observe(probe_of(trainer))
-        with _recorded(job, stop, late_reports, records) if trains else contextlib.nullcontext():
+        stop.listen(record_forced_end)
+        with _recorded(job, late_reports, records) if trains else contextlib.nullcontext():
             exit_code = trainer.process_group.follow(on_call)
             if exit_code == ExitCode.PREEMPTED:
                 raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
@@ -90,7 +89,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: list[RunRecord]) -> Iterator[None]:
+def _recorded(job: Job, late_reports: LateReports, records: list[RunRecord]) -> Iterator[None]:
     """Writes how the process began and how it ended, in a folder of its own."""
     files.make_dirs(late_reports.folder)
     late_reports.clear()
@@ -102,10 +101,10 @@ def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: l
     try:
         yield
     except BaseException as error:
-        failure = late_reports.explain(error) or stop.as_preempted(error)
+        failure = late_reports.explain(error) or error
         exit_code, message = report.as_recorded(failure, late_reports.folder)
         record.finish(exit_code, error=message)
-        if failure is error or isinstance(error, Interrupted):
+        if failure is error:
             raise
         raise failure from error
     record.finish(ExitCode.DONE)

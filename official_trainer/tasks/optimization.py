@@ -147,7 +147,6 @@ class WeightAverage:
         averages = kerases.of(model).averages(model, optimizer, trainable_only=config.trainable_weights_only)
         self._weights, self.values, self.items = averages.weights, averages.values, averages.items
         self._config = config
-        self._is_swapped_in = False
         self._extended = tf.distribute.get_strategy().extended
         self.alone = tf.train.Checkpoint(values=self.values)
         self.reset()
@@ -176,16 +175,9 @@ class WeightAverage:
     def swapped_in(self) -> Iterator[None]:
         """Puts the averages into the model for a `with` block; an exception swaps them out too."""
         self._swap()
-        self._is_swapped_in = True
         try:
             yield
         finally:
-            self.swap_out()
-
-    def swap_out(self) -> None:
-        """Restores the model's weights, if the averages are in it."""
-        if self._is_swapped_in:
-            self._is_swapped_in = False
             self._swap()
 
     def _swap(self) -> None:

@@ -157,8 +157,7 @@ class FakeStore:
         self.trainer.weight = self.disk.weights.get(self.disk.checkpoints[-1], 1)
         return "report"
 
-    def save(self, step, extra, only_if):
-        assert only_if()
+    def save(self, step, extra):
         if step not in self.disk.checkpoints:
             self.disk.checkpoints.append(step)
             self.disk.extra[step] = json.loads(json.dumps(extra))

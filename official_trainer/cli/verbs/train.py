@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from official_trainer.cli import flags, process, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import installed, modes
-from official_trainer.stopping import StopRequest
 
 USAGE = "EXPERIMENT|--experiment=NAME [--mode=MODE] [--model_dir=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
@@ -98,7 +97,7 @@ def run_until_stopped(
     allow_config_change: bool = False,
     until_step: int | None = None,
 ) -> int:
-    """Runs what the flags name in a mode; a signal ends it in order from here on.
+    """Runs what the flags name in a mode.
 
     Args:
       arguments: the flags of `train`, or of `predict`.
@@ -108,10 +107,10 @@ def run_until_stopped(
       until_step: the step after which training stops; None for its end.
     """
     checkpoint, prediction = flags.read_checkpoint(arguments), flags.read_prediction(arguments)
-    with process.outliving_reader(), StopRequest() as stop:
-        with stop.interruptible():
-            found = find(arguments)
-            from official_trainer.runs import run as engine
+    with process.outliving_reader():
+        found = find(arguments)
+        from official_trainer.runs import run as engine
+
         engine.run(
             found.experiment,
             found.resolved,
@@ -123,7 +122,6 @@ def run_until_stopped(
             allow_config_change=allow_config_change,
             until_step=until_step,
             gin=found.gin,
-            stop=stop,
             checkpoint=checkpoint,
             prediction=prediction,
         )

@@ -180,18 +180,6 @@ def test_weights_come_back_when_something_fails(off_interval, monkeypatch):
     assert committed_steps(f"{model_dir}/failed") == ()
 
 
-@strategies
-def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(off_interval, monkeypatch):
-    """G15, N5: when an evaluation hangs and the run is asked to stop, another thread saves."""
-    _, trainer, run = off_interval
-    before, saved = parts(trainer), []
-    trainer.process_group.stop.register(lambda: ("", 0), lambda is_unchanged: saved.append(parts(trainer)) or True)
-    monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer.evaluation.rescue() and {})
-    action = AverageCheckpointsConfig(last=2).build()
-    action.on_step(run)
-    toy.assert_bitwise_equal(saved[0], before)
-
-
 @pytest.mark.parametrize("strategy", ["mirrored2"])
 def test_evaluating_for_somebody_else_changes_nothing(off_interval):
     """G15, N17: nor what replicas keep apart, which an evaluation of the run's own shares out."""

@@ -1,9 +1,7 @@
 """Programs at events: what they are given, that training does not wait for them, and that none is left behind."""
 
 import json
-import os
 import pathlib
-import signal
 import sys
 import textwrap
 import threading
@@ -19,7 +17,7 @@ from official_trainer.config import ConfigError, ExperimentConfig, When
 from official_trainer.config.dump import dump
 from official_trainer.engine.evaluation import MonitoredMetricError
 from official_trainer.engine.recovery import NonFiniteError
-from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.stopping import PreemptedError
 from tests.support.action_runs import NAME, do
 from tests.support.actions.events import Events
 from tests.support.runs import differences
@@ -299,14 +297,13 @@ def test_a_stop_ends_the_wait_and_the_program_goes_on(tmp_path):
     code += "open(sys.argv[2], 'a').write(sys.argv[3] + '\\n')"
     action = command(python(code, str(go), str(told), "{event}"), ("step", "preempted", "failure"), wait=True)
     watched = Events(action, tmp_path, "fail")
-    with StopRequest() as stop:
-        watched.run.trainer.process_group.stop = stop
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
-        timer.start()
-        with pytest.raises(PreemptedError) as stopped:
-            watched.step(10)
-        go.touch()
-        watched.end(stopped.value)
+    stop = watched.run.trainer.process_group.stop
+    threading.Timer(0.3, setattr, (stop, "reason", "SIGTERM")).start()
+    watched.step(10)
+    with pytest.raises(PreemptedError) as stopped:
+        stop.check()
+    go.touch()
+    watched.end(stopped.value)
     assert told.read_text().split() == ["step", "preempted"]
 
 

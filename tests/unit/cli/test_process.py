@@ -7,12 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from official_trainer.cli import process
-from official_trainer.stopping import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -21,14 +19,6 @@ def sigint():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-class _OnDelete:
-    def __init__(self, act):
-        self.__del__ = act
-
-    def __del__(self):
-        vars(self)["__del__"]()
 
 
 def test_what_an_interrupted_import_makes_of_it_is_an_interrupt():
@@ -42,51 +32,6 @@ def test_what_an_interrupted_import_makes_of_it_is_an_interrupt():
     with pytest.raises(ImportError), process.interruptible():
         raise ImportError("of its own")
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
-
-
-def test_an_interrupt_in_a_destructor_comes_again(capsys, monkeypatch):
-    """N6: Python drops the exception there, and would print it."""
-    monkeypatch.setattr(process, "_RETRY_SECONDS", 0.001)
-    hook = sys.unraisablehook
-    with pytest.raises(KeyboardInterrupt), process.interruptible():
-        _OnDelete(lambda: signal.raise_signal(signal.SIGINT))
-        time.sleep(30)
-    assert sys.unraisablehook is hook
-    assert capsys.readouterr().err == ""
-
-
-def test_an_interrupt_while_one_in_a_destructor_is_taken_is_not_lost(capsys, monkeypatch):
-    """N6: a second Ctrl-C, or the repetition where the machine stands still meanwhile."""
-    monkeypatch.setattr(process, "_RETRY_SECONDS", 0.001)
-    is_inside, calls = process._is_inside, []
-
-    def twice(function, frame):
-        if len(calls) == 1:  # the repetition comes while the hook of the first one still runs
-            calls.append("in the hook")
-            return True
-        calls.append("elsewhere")
-        return is_inside(function, frame)
-
-    monkeypatch.setattr(process, "_is_inside", twice)
-    with pytest.raises(KeyboardInterrupt), process.interruptible():
-        _OnDelete(lambda: signal.raise_signal(signal.SIGINT))
-        time.sleep(30)
-    assert calls[1:] == ["in the hook", "elsewhere"]
-    assert capsys.readouterr().err == ""
-
-
-def test_a_stop_of_a_run_in_a_destructor_is_not_printed(monkeypatch):
-    """N5: the run remembers it; other errors are printed as ever."""
-    told = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda lost: told.append(lost.exc_type))
-
-    def fail(error):
-        raise error
-
-    with process.interruptible():
-        _OnDelete(lambda: fail(Interrupted()))
-        _OnDelete(lambda: fail(ValueError()))
-    assert told == [ValueError]
 
 
 def test_signals_are_left_alone_where_they_are_another_ones():

@@ -2,7 +2,6 @@
 
 from official_trainer import cli
 from official_trainer.runs.predictions.shards import PredictionSettings
-from official_trainer.stopping import StopRequest
 
 
 def test_predict_hands_over_to_the_engine(engine, run_dir):
@@ -14,7 +13,6 @@ def test_predict_hands_over_to_the_engine(engine, run_dir):
     assert (resolved.config.trainer.train_steps, resolved.config.runtime.seed) == (7, 4)
     assert kwargs["model_dir"] == str(run_dir)
     assert kwargs["prediction"] == PredictionSettings(output_dir="out", format="npy")
-    assert isinstance(kwargs["stop"], StopRequest)
 
 
 def test_a_file_predicts_instead_of_a_checkpoint(engine, run_dir, capsys):

@@ -7,7 +7,6 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.runs.predictions.shards import PredictionSettings
-from official_trainer.stopping import StopRequest
 
 
 def test_train_hands_over_to_the_engine(engine, workspace):
@@ -18,7 +17,6 @@ def test_train_hands_over_to_the_engine(engine, workspace):
     [(what, experiment, resolved, kwargs)] = engine.calls
     assert (what, experiment, resolved.experiment) == ("run", "my_experiment", "my_experiment")
     assert resolved.config.runtime.seed == 4
-    assert isinstance(kwargs.pop("stop"), StopRequest)
     assert kwargs == {
         "mode": "train",
         "model_dir": "there",
