@@ -90,7 +90,7 @@ class CheckpointState:
             step.numbers.state.replicas = self._numbers_of_replicas.state
         self.checkpoint = tf.train.Checkpoint(global_step=context.global_step, model=model, training=training, **items)
         kept = [*held, *self._attached.values(), context.global_step, *context.streams.states]
-        context.changed_state.keep([*kept, *context.step_times.variables], lambda: _created_since(self.checkpoint))
+        context.changed_state.keep(kept, lambda: _created_since(self.checkpoint))
 
     def _find_attached(self, held: Sequence[Any]) -> None:
         """Finds what is attached to task and model beside `held`, and of it what an evaluation may change."""

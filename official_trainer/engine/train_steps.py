@@ -242,7 +242,6 @@ class WindowRunner:
     Attributes:
       step: the traced step.
       published: what was published from inside the last step, by name; None if the window was not to publish.
-      worker_seconds: of each process, how long the steps of the last window waited for its data, and computed on it.
     """
 
     def __init__(self, context: StepContext, trainer: Any, step: TrainStep, train_iterator: TrainIterator) -> None:
@@ -260,7 +259,6 @@ class WindowRunner:
         self._context, self._trainer, self._train_iterator = context, trainer, train_iterator
         self._watched = functools.partial(context.traces.watched, "train")
         self._mean_loss = 0.0
-        self.worker_seconds: Sequence[tuple[float, float] | None] = ()
 
     @property
     def mean_loss(self) -> float:
@@ -319,9 +317,7 @@ class WindowRunner:
                         )
             if not self.process_group.is_alone:
                 own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
-                found = self.process_group.exchange((own, context.step_times.take()))
-                self._mean_loss = statistics.fmean(loss for loss, _ in found)
-                self.worker_seconds = [seconds for _, seconds in found]
+                self._mean_loss = statistics.fmean(self.process_group.exchange(own))
             context.traces.check("train")
             ran = context.step - first
             accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)

@@ -284,7 +284,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """
         next_inputs = convert(self.next_train_inputs)
         context = self.context
-        self._step.run(context.step_times.next(lambda: context.input_wait.next(lambda: next_inputs(iterator))))
+        self._step.run(context.input_wait.next(lambda: next_inputs(iterator)))
 
     @collective
     def train_loop_end(self) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, file_names
 from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
-from official_trainer.runs.health.slow_worker import SlowWorkers
 from official_trainer.runs.health.stall_report import LateReports, stacks
 from official_trainer.runs.health.time_account import Earlier, TimeAccount
 from official_trainer.runs.health.watchdog import Watchdog, probe_of
@@ -223,9 +222,7 @@ class RunObserver(LoopObserver):
         self._console = process.trackers.console
         self._next_status_seconds = 0.0
         self._num_traces = 0
-        self._slow_workers = SlowWorkers()
         self._peak_flops = peak_flops.per_device(job.config.runtime, trainer.strategy)
-        self._phase, self._phase_began = "", 0.0
         self._changes: Sequence[config_changes.Change] = ()
         self._has_data = False
         self._exported: tuple[str, str] | None = None  # which weights, and where they are
@@ -356,10 +353,6 @@ class RunObserver(LoopObserver):
             self._compare_resume(self._resumed_step)
             self._resumed_step = None
         self._process.enter(phase, step)
-        now = time.monotonic()
-        if self._phase == "save":
-            self._slow_workers.save(now - self._phase_began)
-        self._phase, self._phase_began = phase, now
         if phase in _SHOWN_PHASES:
             self._console.doing(_SHOWN_PHASES[phase], step)
 
@@ -382,9 +375,6 @@ class RunObserver(LoopObserver):
         examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
         has_traced, self._num_traces = traces > self._num_traces, traces
         self._account_window(num_steps, seconds, examples, has_traced=has_traced)
-        workers = self._trainer.windows.worker_seconds
-        if self._slow_workers.window(num_steps, seconds, workers, has_traced=has_traced):
-            self._tell_of_slow_worker()
         self._console.end_step = state.end_step
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
         self._record.take_step(state.step)
@@ -406,14 +396,6 @@ class RunObserver(LoopObserver):
             found = {"per_step": flops.per_step, "devices": flops.num_devices, "peak_per_device": peak}
             of_others = "the Trainer has steps of its own" if flops.per_step is None else None
             self._record.note(flops={**found, "unknown": flops.unknown or of_others})
-
-    def _tell_of_slow_worker(self) -> None:
-        found = self._slow_workers.found
-        if found is None:
-            self._console.message("no worker makes the others wait any more")
-        else:
-            _logger.warning("%s", found)
-        self._record.note(slow_worker=None if found is None else dataclasses.asdict(found))
 
     def on_summary(self, step: int) -> None:
         self._process.trackers.all.log("time", step, self._process.account.end_stretch())

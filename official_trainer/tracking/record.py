@@ -206,7 +206,7 @@ class RunRecord:
             "steps": dict(before.get("steps", {"start": 0, "current": 0, "end": None})),
             "last_checkpoint_step": before.get("last_checkpoint_step"),
             "best": before.get("best"),
-            **dict.fromkeys(("error", "stopped_early", "slow_worker")),
+            **dict.fromkeys(("error", "stopped_early")),
             "final_metrics": before.get("final_metrics"),
             "time": before.get("time"),
             "versions": versions(),
