@@ -69,9 +69,6 @@ class ChaosTask(DigitsTask):
         tf.numpy_function(self._write_line, [optimizer.iterations, replica, image, numbers], [])
         return super().train_step((image, label), model, optimizer, metrics)
 
-    def predict_step(self, inputs: Any, model: Any, labels: Any = None) -> Any:
-        return self.inference_step(inputs, model)  # as in the files of an earlier version, `tests/data/earlier`
-
     def _write_line(self, step: np.ndarray, replica: np.ndarray, image: np.ndarray, numbers: np.ndarray) -> None:
         if self._log is None:
             self._log = os.open(f"{self.logging_dir}.ids", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
