@@ -32,7 +32,6 @@ ACTIONS = """[
   {type: checkpoint, monitor: accuracy, max_to_keep: 2},
   {type: average_checkpoints},
   {type: export_saved_model, when: at_end},
-  {type: divergence},
   {type: learning_rate, when: {every: 1000}},
   {type: profile},
   {type: publish_environment},

@@ -4,7 +4,6 @@ SAMPLES = {
     "average_checkpoints": "{type: average_checkpoints, last: 2}",
     "checkpoint": "{type: checkpoint, monitor: accuracy, max_to_keep: 2}",
     "command": "{type: command, events: [start, eval, end], argv: ['true', '{event}', '{step}'], wait: true}",
-    "divergence": "{type: divergence, when: {every: 4}, start_from_step: 8, factor: 100}",
     "early_stopping": "{type: early_stopping, monitor: accuracy, patience: 50}",
     "email": "{type: email, events: [failure], to: ['a@b'], sender: 'a@b', host: localhost, security: none}",
     "export_saved_model": "{type: export_saved_model}",
