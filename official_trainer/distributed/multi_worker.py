@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.distributed import messages, tcp_timeout
+from official_trainer.distributed import messages
 from official_trainer.distributed.cluster import CHIEF, WORKER, Cluster, process_name
-from official_trainer.distributed.peers import ALONE, Peers, bounded, explain_loss, meet
+from official_trainer.distributed.peers import ALONE, Peers, explain_loss, meet
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
@@ -36,10 +36,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     # Without TensorFlow's timeout: for each sum of gradients it would start a thread that waits until it has passed.
     implementation = tf.distribute.experimental.CommunicationImplementation[(runtime.all_reduce_alg or "auto").upper()]
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
-    what = f"{cluster.name}: connecting to {', '.join(members)}"
-    with bounded(runtime.rendezvous_timeout_seconds, what):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver((CHIEF, WORKER)), options)
-    tcp_timeout.end_silent_connections(members.values())
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver((CHIEF, WORKER)), options)
     _PEERS[strategy] = _Workers(cluster)
     others = ", ".join(name for name in members if name != cluster.name)
     _logger.info("%s trains together with %s", cluster.name, others)

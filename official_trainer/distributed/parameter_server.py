@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.distributed import devices, tcp_timeout
+from official_trainer.distributed import devices
 from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster, process_name
-from official_trainer.distributed.peers import bounded, wait_for
+from official_trainer.distributed.peers import wait_for
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import STATUS_FILE
 from official_trainer.lazy import tf
@@ -102,10 +102,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
         raise CoordinatorError(f"{asked}: {cluster.name} cannot train; the chief does")
     servers = _servers(cluster.addresses)
     wait_for(servers, runtime.rendezvous_timeout_seconds)
-    what = "chief: connecting to the workers and parameter servers"
-    with bounded(runtime.rendezvous_timeout_seconds, what):
-        strategy = tf.distribute.ParameterServerStrategy(cluster.resolver(_CONNECTED))
-    tcp_timeout.end_silent_connections(servers.values())
+    strategy = tf.distribute.ParameterServerStrategy(cluster.resolver(_CONNECTED))
     if strategy.num_replicas_in_sync > 1:
         raise CoordinatorError(
             f"runtime.num_gpus: each worker has {strategy.num_replicas_in_sync} GPUs, and under a coordinator a worker "
@@ -162,7 +159,6 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
     except tf.errors.OpError as error:
         address = cluster.addresses[cluster.role][cluster.index]
         raise CoordinatorError(f"{cluster.name} cannot serve at {address}: {error.message}") from error
-    tcp_timeout.end_silent_connections(_servers(cluster.addresses).values())
     _logger.info("%s serves at %s", cluster.name, server.target)
     while (code := watch.look(time.monotonic())) is None:
         time.sleep(POLL_SECONDS)

@@ -15,10 +15,8 @@ import logging
 import os
 import re
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.distributed.cluster import process_name
@@ -28,7 +26,6 @@ _logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 2.0
-_CONNECTED_SECONDS = 120.0  # TensorFlow takes less than one second on a machine that is not overloaded
 _WARN_AFTER_SECONDS = 5.0
 
 
@@ -185,27 +182,3 @@ def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> Non
         ) from error
     with server:
         wait_for(others, timeout_seconds)
-
-
-@contextlib.contextmanager
-def bounded(seconds: float, what: str) -> Iterator[None]:
-    """Kills this process, after a message on stderr, if the block takes longer than `seconds`, or two minutes.
-
-    For calls of TensorFlow that connect to processes which answered, but may die now: TensorFlow waits for them in C++,
-    and no Python thread or signal handler runs meanwhile. So another process measures the time.
-    """
-    seconds = min(seconds, _CONNECTED_SECONDS)
-    what = f"{what} took longer than {seconds:g} seconds: one of them must have died meanwhile"
-    message = f"{what}. This process is killed; started again, the run continues"
-    argv = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(seconds), message]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True):  # its stdin is closed at the end
-        yield
-
-
-_GUARD = """
-import os, select, signal, sys
-if not select.select([0], [], [], float(sys.argv[2]))[0]:
-    os.write(2, sys.argv[3].encode() + b"\\n")
-    os.kill(int(sys.argv[1]), signal.SIGKILL)
-"""
-"""Waits until its stdin is closed, which also happens when the process that it guards dies."""

@@ -23,7 +23,7 @@ class LocalCluster:
       addresses: `host:port` of every process, by role.
     """
 
-    def __init__(self, roles, *, argv, cwd, folder, env=None, first=None, network=None):
+    def __init__(self, roles, *, argv, cwd, folder, env=None, first=None):
         """Takes what is to run; nothing is started yet.
 
         Args:
@@ -33,15 +33,13 @@ class LocalCluster:
           folder: where each attempt of each process has a folder with its output.
           env: more of the environment, for all.
           first: called in each process before the command.
-          network: a `networks.Network` with a host for each process, in their order; without it all are on loopback.
         """
         count = sum(roles.values())
-        hosts = network.addresses if network else ["127.0.0.1"] * count
-        places = iter([f"{host}:{port}" for host, port in zip(hosts, free_ports(count), strict=True)])
-        self.addresses = {role: [next(places) for _ in range(count)] for role, count in roles.items()}
+        addresses = iter([f"127.0.0.1:{port}" for port in free_ports(count)])
+        self.addresses = {role: [next(addresses) for _ in range(count)] for role, count in roles.items()}
         self._argv, self._cwd, self._folder = list(argv), cwd, Path(folder)
         self._env = dict(env or {})
-        self._firsts = {name: network.entrance(i) if network else first for i, name in enumerate(self.names)}
+        self._firsts = dict.fromkeys(self.names, first)
         self._commands = {}
 
     def __enter__(self):

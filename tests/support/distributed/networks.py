@@ -1,4 +1,4 @@
-"""Machines of a cluster as network namespaces of this one, each with its own address and a cable that can be pulled.
+"""Machines of a cluster as network namespaces of this one, each with its own address.
 
 A switch (a bridge) is in a namespace of its own, so nothing is changed outside of them, and they leave nothing.
 """
@@ -52,13 +52,6 @@ class Network:
             ip("-n", host, "address", "add", f"{address}/24", "dev", "cable")
             ip("-n", host, "link", "set", "cable", "up")
             ip("-n", switch, "link", "set", f"port{number}", "master", "bridge", "up")
-
-    def cut(self, number):
-        """Pulls the cable of a host: nothing comes or goes, and no connection is closed."""
-        ip("-n", self._host("switch"), "link", "set", f"port{number}", "down")
-
-    def mend(self, number):
-        ip("-n", self._host("switch"), "link", "set", f"port{number}", "up")
 
     def entrance(self, number):
         """Returns what a process has to call, before it has threads, to be on a host."""

@@ -1,39 +1,11 @@
-"""Waiting for the processes of a run, and the end of waits that nothing can interrupt."""
+"""Waiting for the processes of a run."""
 
-import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 
-from official_trainer.distributed.peers import RendezvousError, bounded, meet
+from official_trainer.distributed.peers import RendezvousError, meet
 from official_trainer.processes.local import free_ports
-
-HANGS = """
-import ctypes
-from official_trainer.distributed.peers import bounded
-with bounded(0.5, "worker 1: connecting"):
-    ctypes.PyDLL(None).sleep(60)  # in C, and no other thread of Python may run
-"""
-
-
-def test_a_call_that_python_cannot_leave_is_ended_from_outside():
-    """T16: TensorFlow waits for the others in C++, where neither signals nor timers of Python come through."""
-    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=50, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert done.stderr == (
-        "worker 1: connecting took longer than 0.5 seconds: one of them must have died meanwhile. This process is "
-        "killed; started again, the run continues\n"
-    )
-
-
-def test_a_call_that_ends_in_time_is_left_alone():
-    """T16: also with an error."""
-    with bounded(60, "this"):
-        pass
-    with pytest.raises(ValueError, match="mine"), bounded(60, "this"):
-        raise ValueError("mine")
 
 
 def test_those_who_meet_name_who_does_not_come():
