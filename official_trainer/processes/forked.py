@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.processes import commands
@@ -64,7 +64,9 @@ class ForkedProcess:
         """
         self._process = CONTEXT.Process(target=_run, args=(list(argv), dict(environ), output))
         # Slurm, for example, signals all processes of a job. The fork server inherits the mask and is not ended, else
-        # the exit codes of the processes that save would be lost.
+        # the exit codes of the processes that save would be lost. Starting multiprocessing's tracker changes the mask,
+        # so that comes before.
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
             self._process.start()

@@ -129,6 +129,33 @@ if __name__ == "__main__":
 """
 
 
+SERVED = """
+import os, signal, time
+from official_trainer.processes import forked
+if __name__ == "__main__":
+    process = forked.ForkedProcess(["served"], environ=os.environ, output="output")
+    while not os.path.exists("output") or not open("output").read().endswith("\\n"):
+        time.sleep(0.01)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        os.kill(int(open("output").read()), number)
+    forked.wait([process], seconds=60)
+    print(process.exit_code())
+"""
+
+
+def test_the_fork_server_outlives_signals_to_all_processes(tmp_path):
+    """N26: Slurm signals each process of a job; what the first command ends with is not lost."""
+    (tmp_path / "served.py").write_text(
+        "import os, sys, time\nprint(os.getppid(), flush=True)\ntime.sleep(1)\nsys.exit(7)\n"
+    )
+    (tmp_path / "drive.py").write_text(SERVED)
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "drive.py"], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("7\n", 0), done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 def test_no_process_outlives_its_driver(number, tmp_path):
     """N26: also those that the command has started; whether one is signalled alone or with all."""
