@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import multiprocessing
 import os
+import signal
 import sys
 from multiprocessing import forkserver
 from pathlib import Path
@@ -85,6 +86,7 @@ def _run(argv):
 
 
 def _main(target, cwd, out, err, env, first):
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a sweep of the test before may have started the fork server
     os.environ.pop("LD_PRELOAD", None)  # which is for this process, not for those that it starts
     os.environ.update(env)
     for stream, path in ((1, out), (2, err)):
