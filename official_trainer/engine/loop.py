@@ -367,12 +367,8 @@ class Loop:
 
     def _record_forced_end(self) -> str:
         """Records that this process is ended while its main thread hangs; returns what is saved. In another thread."""
-        what = f"step {self.state.step} is not saved; {_last_good(self.store)}; the same command continues from there"
-        if self.store.latest_step() == self.state.step:
-            what = f"step {self.state.step} is saved; the same command continues"
-        elif self.state.step == 0:
-            what = f"no step is done; {NOTHING_LOST}"
-        self.observer.on_forced_end(f"{self.stop.reason}, and the process hung; {what}")
+        what = f"{_last_good(self.store)}; the same command continues"
+        self.observer.on_forced_end(f"{self.stop.reason}, and the process hung after step {self.state.step}; {what}")
         return what
 
 
