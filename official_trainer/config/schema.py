@@ -366,9 +366,6 @@ class RuntimeConfig(Config):
         and operations that cannot are refused. On a CPU they always do.
       run_eagerly: whether all steps run without tracing, for debugging.
       seed: seed of weights, data order and every random stream.
-      peak_flops_per_device: FLOP/s that a device can do at most in the precision of the run, for MFU; unset means those
-        of the data sheet of an NVIDIA T4, V100, A100, L4, H100, H200 or B200, or a TPU v4, v5e, v5p or v6e. Others have
-        no MFU without it.
       stop_grace_seconds: seconds from SIGTERM, SIGINT or the end of `max_wall_seconds` within which the process ends,
         in every phase. A step that is not finished by then is lost, with exit code 75. Set it below the grace period
         of the scheduler, which kills the process after that.
@@ -405,7 +402,6 @@ class RuntimeConfig(Config):
     enable_op_determinism: bool = False
     run_eagerly: bool = False
     seed: int = 0
-    peak_flops_per_device: PositiveFloat | None = None
     stop_grace_seconds: PositiveFloat = 25.0
     max_wall_seconds: PositiveFloat | None = None
     stall_floor_seconds: PositiveFloat | None = 600.0

@@ -17,7 +17,6 @@ from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.strategy import described, needs_xla
 from official_trainer.engine.changed_state import ChangedState
 from official_trainer.engine.coordinator import AsyncWorkers
-from official_trainer.engine.flops import StepFlops
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.windows import InputWait
 from official_trainer.lazy import tf
@@ -78,7 +77,6 @@ class StepContext:
       process_group: the processes of the run.
       traces: the traces of training and evaluation steps in this process.
       input_wait: whether a training step waits for data.
-      flops: those of a training step.
       workers: run the training steps, each at its own speed; None without a coordinator.
       train_options: whether training steps, and the loop over those of a window, are traced.
       eval_options: the same of evaluation steps.
@@ -136,9 +134,6 @@ class StepContext:
         for other in self.other_optimizers.values():
             if kerases.is_3(other) and other.built:  # tf_keras's add up gradients before they use them anyway
                 kerases.of(other).build_slots(other, ())
-        self.flops = StepFlops(
-            self.strategy, processes=self.process_group.peers.count, is_asynchronous=coordinator is not None
-        )
 
     def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context for steps in which losses of Keras are those of a replica, unless a step divides them."""

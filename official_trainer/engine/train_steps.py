@@ -125,8 +125,6 @@ class TrainStep:
             publish.deliver(published)
         if context.average is not None:
             context.average.update(context.global_step)
-        if not tf.executing_eagerly() and not publish.is_requested():
-            context.flops.trace_ends(tf.compat.v1.get_default_graph())
 
     @contextlib.contextmanager
     def _step_on_replica(self, inputs: Any) -> Iterator[Callable[[Any], publish.Tensors | None]]:

@@ -20,7 +20,7 @@ from official_trainer import files
 from official_trainer.actions.action import LoopState
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.distributed import devices, parameter_server, peak_flops, peers, tpu
+from official_trainer.distributed import devices, parameter_server, peers, tpu
 from official_trainer.engine.events import LoopObserver
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
@@ -222,7 +222,6 @@ class RunObserver(LoopObserver):
         self._console = process.trackers.console
         self._next_status_seconds = 0.0
         self._num_traces = 0
-        self._peak_flops = peak_flops.per_device(job.config.runtime, trainer.strategy)
         self._changes: Sequence[config_changes.Change] = ()
         self._has_data = False
         self._exported: tuple[str, str] | None = None  # which weights, and where they are
@@ -374,28 +373,13 @@ class RunObserver(LoopObserver):
         self._process.lock.check_held()
         examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
         has_traced, self._num_traces = traces > self._num_traces, traces
-        self._account_window(num_steps, seconds, examples, has_traced=has_traced)
+        self._process.account.window(num_steps, seconds, examples=examples, has_traced=has_traced)
         self._console.end_step = state.end_step
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
         self._record.take_step(state.step)
         if (now := time.monotonic()) >= self._next_status_seconds:
             self._next_status_seconds = now + _STATUS_SECONDS
             self._record.phase("train", state.step)
-
-    def _account_window(self, num_steps: int, seconds: float, examples: int, *, has_traced: bool) -> None:
-        flops, peak = self._trainer.context.flops, self._peak_flops
-        self._process.account.window(
-            num_steps,
-            seconds,
-            examples=examples,
-            has_traced=has_traced,
-            flops=None if flops.per_step is None else num_steps * flops.per_step,
-            peak_flops=None if peak is None else flops.num_devices * peak,
-        )
-        if has_traced:
-            found = {"per_step": flops.per_step, "devices": flops.num_devices, "peak_per_device": peak}
-            of_others = "the Trainer has steps of its own" if flops.per_step is None else None
-            self._record.note(flops={**found, "unknown": flops.unknown or of_others})
 
     def on_summary(self, step: int) -> None:
         self._process.trackers.all.log("time", step, self._process.account.end_stretch())

@@ -211,7 +211,7 @@ class RunRecord:
             "time": before.get("time"),
             "versions": versions(),
             "devices": [],
-            **{name: before.get(name) for name in ("init_checkpoint", "input", "flops")},
+            **{name: before.get(name) for name in ("init_checkpoint", "input")},
             "gin": None,
             "git_revision": None,
             "config_digest": launch["config_digest"],

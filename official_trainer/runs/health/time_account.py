@@ -66,7 +66,6 @@ _PART_OF_PHASE = {
 _KEPT_ATTEMPTS = 20
 _PAUSE_SECONDS = 0.1  # with 0.02 s, sampling took 2 % of a small step that keeps all cores busy
 _SPEED_DIGITS = {"examples_per_second": 2, "step_seconds_p50": 9, "step_seconds_p90": 9, "step_seconds_p95": 9}
-_FLOPS_DIGITS = {"model_flops_per_second": 0, "mfu": 6}  # of what is known on some devices only
 
 
 @dataclasses.dataclass
@@ -80,8 +79,6 @@ class _Tally:
     examples: int = 0
     timed_seconds: float = 0.0  # of windows that did not trace, with their examples and steps
     timed_examples: int = 0
-    timed_flops: float = 0.0  # not a number where unknown
-    timed_peak_flops: float = 0.0  # as many FLOPs as the devices could have done; the same
     timed_steps: StepDurations = dataclasses.field(default_factory=StepDurations)
 
     def __add__(self, other: _Tally) -> _Tally:
@@ -125,15 +122,10 @@ class _Tally:
         """Returns examples per second and percentiles of the step time, of the windows that did not trace."""
         if not self.timed_steps:
             return {}
-        found = {
+        return {
             "examples_per_second": self.timed_examples / max(self.timed_seconds, 1e-9),
             **{f"step_seconds_p{percent}": self.timed_steps.percentile(percent / 100) for percent in (50, 90, 95)},
         }
-        if self.timed_flops > 0:
-            found["model_flops_per_second"] = self.timed_flops / max(self.timed_seconds, 1e-9)
-            if self.timed_peak_flops > 0:
-                found["mfu"] = self.timed_flops / self.timed_peak_flops
-        return found
 
 
 class InputSampler:
@@ -246,16 +238,7 @@ class TimeAccount:
             self._phase = phase
         self._sampler.follow(is_training=phase == "train")
 
-    def window(
-        self,
-        steps: int,
-        seconds: float,
-        *,
-        examples: int,
-        has_traced: bool,
-        flops: float | None = None,
-        peak_flops: float | None = None,
-    ) -> None:
+    def window(self, steps: int, seconds: float, *, examples: int, has_traced: bool) -> None:
         """A window has ended.
 
         Args:
@@ -263,8 +246,6 @@ class TimeAccount:
           seconds: how long it took.
           examples: how many it trained on.
           has_traced: whether TensorFlow traced in it, so that it says little about the time of a step.
-          flops: of its steps, on all devices; None if unknown.
-          peak_flops: how many these devices can do in a second; None if unknown.
         """
         with self._lock:
             tally = self._stretch
@@ -286,8 +267,6 @@ class TimeAccount:
             elif steps:
                 tally.timed_seconds += seconds
                 tally.timed_examples += examples
-                tally.timed_flops += flops or math.nan
-                tally.timed_peak_flops += seconds * (peak_flops or math.nan)
                 tally.timed_steps.add(seconds / steps, steps)
 
     def end_stretch(self) -> dict[str, float]:
@@ -321,7 +300,6 @@ class TimeAccount:
             "steps": tally.steps,
             "examples": tally.examples,
             **{name: _rounded(speed.get(name), digits) for name, digits in _SPEED_DIGITS.items()},
-            **{name: round(speed[name], digits) for name, digits in _FLOPS_DIGITS.items() if name in speed},
             "input_fraction": _rounded(fraction, 4),
             "verdict": verdict(fraction) if tally.waits_long() else None,
         }
@@ -470,19 +448,8 @@ def in_one_line(report: Mapping[str, Any]) -> str:
     speed = ""
     if report["step_seconds_p50"] is not None:
         p50, p95 = (step_time_text(report[f"step_seconds_{name}"]) for name in ("p50", "p95"))
-        speed = (
-            f"; {speed_text(report['examples_per_second'])} examples/s, step p50 {p50}, p95 {p95}{_flops_text(report)}"
-        )
+        speed = f"; {speed_text(report['examples_per_second'])} examples/s, step p50 {p50}, p95 {p95}"
     return f"time: {', '.join(parts)}{speed}"
-
-
-def _flops_text(report: Mapping[str, Any]) -> str:
-    """Returns the FLOPs of a report, and its MFU, after what else it says; empty if they are not known."""
-    flops, mfu = report.get("model_flops_per_second"), report.get("mfu")
-    if flops is None:
-        return ""
-    scale, unit = (1e12, "T") if flops >= 1e12 else (1e9, "G")
-    return f", {flops / scale:.3g} {unit}FLOP/s" + ("" if mfu is None else f", MFU {100 * mfu:.3g} %")
 
 
 def in_lines(time: Mapping[str, Any]) -> list[str]:
@@ -503,8 +470,6 @@ def in_lines(time: Mapping[str, Any]) -> list[str]:
         rest = max(0.0, last["seconds"]["start"] - sum(parts.values()))
         shown = [f"{words} {duration_text(parts[name])}" for name, words in _START_WORDS.items()]
         lines.append(f"the start of the newest process: {', '.join([*shown, f'all else {duration_text(rest)}'])}")
-    if speed := _flops_text(last):
-        lines.append(f"the steps of the newest process: {speed.removeprefix(', ')}")
     if peaks := total.get("peak_memory_bytes"):
         lines.append(f"memory at most: {', '.join(f'{name} {size / 2**30:.2f} GiB' for name, size in peaks.items())}")
     return lines

@@ -63,8 +63,6 @@ _ROWS: Sequence[tuple[Kind, str, Sequence[str]]] = (
     # When a run gives up.
     ("safe", "trainer", ("loss_upper_bound", "recovery_*")),
     ("safe", "runtime", ("stop_grace_seconds", "max_wall_seconds", "stall_*", "*_timeout_seconds")),
-    # What is told of it.
-    ("safe", "runtime", ("peak_flops_per_device",)),
     # Evaluation reads the weights, and never changes them.
     ("safe", "trainer", ("validation_*", "continuous_eval_timeout")),
     ("safe", "task", ("validation_data.*", "task_routines*.eval_steps")),

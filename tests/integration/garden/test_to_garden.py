@@ -184,20 +184,6 @@ def test_a_trainer_of_the_caller_is_used_and_left_as_it_was(tmp_path):
     assert exporter.best_ckpt_logs["accuracy"] is not None
 
 
-def test_a_trainer_with_a_step_of_its_own_says_why_it_has_no_flops(tmp_path):
-    """T1, N51: what is traced in it is not counted."""
-
-    class Mine(Trainer):
-        def train_step(self, iterator):
-            next(iterator)
-            self.global_step.assign_add(1)
-
-    params = params_of()
-    call(tmp_path, "train", params=params, trainer=trainer_of(Mine, params))
-    found = json.loads((tmp_path / "run.json").read_text())["flops"]
-    assert (found["per_step"], found["unknown"]) == (None, "the Trainer has steps of its own")
-
-
 def test_datasets_of_the_caller(tmp_path):
     """T1: a trainer that was given its data needs none of the task's."""
     params = params_of()
