@@ -54,7 +54,7 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
     replaced = [kerases.replace_method(each, "update_state", _leave_out) for each in metrics if kerases.waits(each)]
 
     def trace(name: str, step: Callable[..., Any]) -> None:
-        updated = _trace(task, optimizers, data, name, functools.partial(step, model=model, metrics=metrics))
+        _, updated = _trace(task, optimizers, data, name, functools.partial(step, model=model, metrics=metrics))
         for each, of_step in zip(optimizers[1:], updated[1:], strict=True):
             if of_step:
                 kerases.of(each).build_slots(each, of_step)
@@ -99,6 +99,12 @@ def build_all_metrics(metrics: Sequence[Any], model: Any, task: Any, optimizer: 
     )
 
 
+def traced_train_step(model: Any, task: Any, optimizer: Any, metrics: Sequence[Any], data: DatasetBuilder) -> tf.Graph:
+    """Returns the graph of a training step on all replicas, forwards and backwards, without the update."""
+    step = functools.partial(task.train_step, optimizer=optimizer, model=model, metrics=metrics)
+    return _trace(task, [optimizer], data, "train_step", step)[0]
+
+
 @do_not_convert
 def _leave_out(*args: Any, **kwargs: Any) -> None:
     """Stands in for `update_state`."""
@@ -112,11 +118,11 @@ def _trace(
     step: Callable[..., Any],
     *,
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-) -> list[list[Any]]:
+) -> tuple[tf.Graph, list[list[Any]]]:
     """Traces a step of a task, on each replica in the context `around()`; it is never run, and updates nothing.
 
     Returns:
-      The variables that each of the optimizers was to update.
+      The graph, and the variables that each of the optimizers was to update.
     """
     if isinstance(data, DatasetBuilder):
         spec = data.element_spec()
@@ -137,8 +143,8 @@ def _trace(
         tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
 
     with kerases.without_updates(optimizers) as updated:
-        tf.function(of_next).get_concrete_function(tf.data.IteratorSpec(spec))
-    return updated
+        graph = tf.function(of_next).get_concrete_function(tf.data.IteratorSpec(spec)).graph
+    return graph, updated
 
 
 @do_not_convert

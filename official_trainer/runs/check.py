@@ -22,6 +22,7 @@ from official_trainer.actions.action import LoopState, Run
 from official_trainer.checkpoints.matching import format_bytes
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine import data_end, non_finite
+from official_trainer.engine.flops import of_train_step
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
 from official_trainer.errors import UserError
 from official_trainer.garden.sections import differences
@@ -148,7 +149,9 @@ class _DryRun:
                 )
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
-        step = "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
+        flops = of_train_step(self.trainer)
+        counted = [] if flops is None else [f"{flops:.3g} FLOPs"]
+        step = "; ".join([", ".join([f"one step, loss {loss:.4g}", *counted]), *map(str, self.trainer.restored)])
         trainer, batches, found = self.trainer, self.trainer.train_iterator.batches, list[str]()
         if not self._evaluates:
             found = logits.in_first_batch(trainer, trainer.task, trainer.model, batches(0), trainer.optimizer)
