@@ -6,7 +6,6 @@ Does not own: the weights of the model, or restoring them (`average_checkpoints.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,7 +14,6 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import counted_alone
-from official_trainer.tasks.batch_draws import Share, sliced
 from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tasks.task import split_inputs
 
@@ -61,16 +59,13 @@ class BatchNormStatistics:
         with strategy.scope():
             self._pools = [_Pool(layer) for layer in layers]
 
-        def on_replica(batch: Any, step: tf.Tensor, shares: Callable[[], Share | None]) -> None:
-            share = shares()
-            streams.begin_step(step, share)
+        def on_replica(batch: Any, step: tf.Tensor) -> None:
+            streams.begin_step(step)
             features, _ = split_inputs(batch)
-            with sliced(share):
-                model(features, training=True)
+            model(features, training=True)
 
         def run(batch: Any, step: tf.Tensor) -> None:
-            replica = functools.partial(on_replica, shares=streams.shares(strategy, batch))
-            strategy.run(replica, args=(batch, step))
+            strategy.run(on_replica, args=(batch, step))
 
         self._run = tf.function(counted_alone(run))
 

@@ -31,7 +31,6 @@ from official_trainer.nearest import nearest
 from official_trainer.tasks import kept_tensors, metrics
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.batch_draws import Share
 from official_trainer.tasks.returned import TaskError, metrics_of
 from official_trainer.tracking import monitored
 from official_trainer.user_code import during
@@ -136,8 +135,7 @@ class ValidationSet:
     def run(self, inputs: Any) -> dict[str, Any]:
         """Evaluates a batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
         step_of_task = convert(self.task.validation_step)
-        shares = self._context.streams.shares(self._context.strategy, inputs)
-        step = functools.partial(self.run_on_replica, step_of_task=step_of_task, share_of_replica=shares)
+        step = functools.partial(self.run_on_replica, step_of_task=step_of_task)
         outputs = self._context.strategy.run(step, args=(inputs,))
         return {
             name: tf.nest.map_structure(self._context.strategy.experimental_local_results, value)
@@ -145,21 +143,15 @@ class ValidationSet:
         }
 
     @do_not_convert
-    def run_on_replica(
-        self, inputs: Any, step_of_task: Callable[..., Any], share_of_replica: Callable[[], Share | None] = lambda: None
-    ) -> dict[str, Any]:
+    def run_on_replica(self, inputs: Any, step_of_task: Callable[..., Any]) -> dict[str, Any]:
         """Evaluates a replica's batch; called in replica context, traced."""
-        num_examples, share = num_examples_of(inputs), share_of_replica()
+        num_examples = num_examples_of(inputs)
         self.num_examples.assign_add(tf.cast(num_examples, tf.int64))
-        place: Any = self.num_examples
-        if share is not None:  # examples of all replicas; before a batch all have had as many
-            before = place.read_value() - tf.cast(num_examples, tf.int64)
-            place = before * self._context.strategy.num_replicas_in_sync + share.total
-        self._context.streams.begin_step(-place, share)  # for layers that draw in evaluations too
+        self._context.streams.begin_step(-self.num_examples)  # for layers that draw in evaluations too
 
         def evaluate() -> dict[str, Any]:
             notes = during(task=self.task, method="validation_step", batch=lambda: batch_signature(inputs))
-            with self._context.streams.named("validation", place, share), self._context.whole_losses(), notes:
+            with self._context.streams.named("validation", self.num_examples), self._context.whole_losses(), notes:
                 logs = step_of_task(inputs, model=self.model, metrics=self.metrics)
                 check_logs(self.task, "validation_step", logs)
                 outputs = {name: _tensors(self.task, name, value) for name, value in logs.items()}

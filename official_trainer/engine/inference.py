@@ -16,7 +16,6 @@ from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export, kept_tensors
 from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
-from official_trainer.tasks.batch_draws import Share
 from official_trainer.tasks.random_streams import RandomStreams, required_by
 from official_trainer.tasks.task import Task, features_and_labels
 from official_trainer.user_code import during
@@ -96,25 +95,20 @@ class Inference:
     @do_not_convert
     def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
         inputs, step_of_task = next(iterator), convert(self._step_of_task)
-        shares = self._streams.shares(self.strategy, inputs)
-        step = functools.partial(self._replica_outputs, step_of_task=step_of_task, share_of_replica=shares)
+        step = functools.partial(self._replica_outputs, step_of_task=step_of_task)
         outputs = self.strategy.run(step, args=(inputs, number))
         return {name: self.strategy.experimental_local_results(value) for name, value in outputs.items()}
 
     @do_not_convert
     def _replica_outputs(
-        self,
-        inputs: Any,
-        number: tf.Tensor,
-        step_of_task: Callable[..., Any],
-        share_of_replica: Callable[[], Share | None],
+        self, inputs: Any, number: tf.Tensor, step_of_task: Callable[..., Any]
     ) -> dict[str, tf.Tensor]:
-        num_examples, share = num_examples_of(inputs), share_of_replica()
-        self._streams.begin_step(-number, share)  # for layers that draw in predictions too
+        num_examples = num_examples_of(inputs)
+        self._streams.begin_step(-number)  # for layers that draw in predictions too
 
         def infer() -> dict[str, tf.Tensor]:
             notes = during(task=self._task, method=self._method, batch=lambda: batch_signature(inputs))
-            with self._streams.named("prediction", number, share), notes:
+            with self._streams.named("prediction", number), notes:
                 features, labels = features_and_labels(inputs)
                 outputs = step_of_task(features, self._model, labels)
             kept_tensors.check(self._task, self._method, outputs, self._model)

@@ -23,7 +23,6 @@ from official_trainer.lazy import tf
 from official_trainer.tasks import accumulation, kept_tensors, optimization, publish
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.batch_draws import Share
 from official_trainer.tasks.metrics import LossTrace, Mean, check_names, never_updated, reset, results_of, variables_of
 from official_trainer.tasks.returned import metrics_of
 from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
@@ -130,7 +129,6 @@ class TrainStep:
     def _step_on_replica(self, inputs: Any) -> Iterator[Callable[[Any], publish.Tensors | None]]:
         """For a step: yields what each replica runs, and then makes the updates that replicas have registered."""
         context, updates = self._context, StepUpdates()
-        num_micro_batches = 1 if self.accumulator is None else self.accumulator.num_micro_batches
         # Bound, not passed: a TPU would make a tensor of it.
         yield functools.partial(
             self.run_on_replica,
@@ -138,7 +136,6 @@ class TrainStep:
             step_of_task=convert(self.step_of_task()),
             updates=updates,
             publishes=publish.is_requested(),
-            share_of_replica=context.streams.shares(context.strategy, inputs, num_micro_batches),
         )
         updates.make(context.strategy, after=context.global_step)
 
@@ -189,16 +186,15 @@ class TrainStep:
         step_of_task: Callable[..., Any],
         updates: StepUpdates,
         publishes: bool,
-        share_of_replica: Callable[[], Share | None] = lambda: None,
     ) -> publish.Tensors | None:
         """Trains on a replica's batch; returns what the step publishes; called in replica context, traced."""
-        context, number, share = self._context, self._stream_number(), share_of_replica()
+        context, number = self._context, self._stream_number()
         if context.workers is None:  # workers share the generators, which are set before a window
-            context.streams.begin_step(context.global_step, share)
+            context.streams.begin_step(context.global_step)
 
         @do_not_convert
         def step(inputs: Any) -> Any:
-            streams = context.streams.named("train", number, share)
+            streams = context.streams.named("train", number)
             with streams, publish.collecting(is_wanted=publishes) as published:
                 with updates.collecting(), context.whole_losses():
                     returned = step_of_task(

@@ -82,10 +82,9 @@ def build(
     if job.prebuilt is not None:
         if stop is not None:
             job.prebuilt.trainer.process_group.use_stop(stop)
-        return _drawing(job, job.prebuilt.trainer)
+        return job.prebuilt.trainer
     config = job.config
     facts: dict[str, Any] = {} if job.gin is None else {f"gin {name}": each for name, each in job.gin.plain.items()}
-    facts["random numbers"] = job.draws
     process.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     take_back_handlers()
@@ -118,15 +117,7 @@ def build(
         config, named = with_named_sets(config, job.model_dir)
         options = TrainerOptions(eval_tasks=named, stop=stop)
         with during(phase, task=task):
-            trainer = Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
-    return _drawing(job, trainer)
-
-
-def _drawing(job: Job, trainer: Trainer) -> Trainer:
-    """Returns a trainer that draws random numbers as the run has begun."""
-    if job.draws == "by_replica":
-        trainer.context.streams.draw_by_replica()
-    return trainer
+            return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
 
 
 def with_named_sets(config: Any, model_dir: str) -> tuple[Any, Sequence[Part]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, DataError
 from official_trainer.lock import DirectoryLock, command_text
-from official_trainer.runs.resume import config_changes, draws, garden_run
+from official_trainer.runs.resume import config_changes, garden_run
 from official_trainer.tasks import registry
 from official_trainer.tracking import git_state
 from official_trainer.tracking.record import check_name
@@ -127,11 +126,6 @@ class Job:
             found = [path for path in configuration.flat(self.config) if trail.origin(path).kind == "experiment"]
         return {path for path in found if config_changes.kind_of(path) != "safe" or path == "task.init_checkpoint"}
 
-    @functools.cached_property
-    def draws(self) -> draws.Way:
-        """How this run draws random numbers on several replicas."""
-        return draws.way_of(self.model_dir)
-
     @property
     def metadata(self) -> dict[str, Any]:
         """What every checkpoint's manifest holds about the run."""
@@ -139,7 +133,6 @@ class Job:
             "experiment": self.experiment,
             "config_digest": self.config_digest,
             config_changes.CONFIG_KEY: configuration.dump(self.config, shared=True),
-            draws.KEY: self.draws,
             **({config_changes.GIN_KEY: self.gin.plain} if self.gin is not None else {}),
             **({config_changes.CODE_KEY: commit} if (commit := git_state.given_commit()) else {}),
         }

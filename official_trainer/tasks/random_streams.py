@@ -21,16 +21,15 @@ import contextlib
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from official_trainer import lazy
 from official_trainer.errors import UserError
 from official_trainer.lazy import keras, load, tf
-from official_trainer.tasks import batch_draws, keyed_draws
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks.batch_draws import Share
+from official_trainer.tasks import keyed_draws
 from official_trainer.tasks.scopes import during
 
 
@@ -80,8 +79,8 @@ def seed(name: str) -> tf.Tensor:
 
     In training it depends only on `runtime.seed`, the global step and the name: it differs if one of them does, and is
     the same after a restart. In an evaluation the position in the data replaces the global step, so all evaluations
-    draw the same. Two calls with one name in a step return the same seed: use a name for each purpose. On several
-    replicas what is drawn from it for the batch differs, and together it is what one device would draw.
+    draw the same. Two calls with one name in a step return the same seed: use a name for each purpose. Replicas have
+    different seeds.
 
     Args:
       name: of the stream.
@@ -240,15 +239,12 @@ class RandomStreams:
 
     The generators apply a keyed function to counters (Philox; Salmon et al., 2011): streams are distinct if their
     counters are. The key is computed from the seed; a counter's high word from step and generator; draws increment its
-    low word. Replicas draw slices (`batch_draws.py`), or the high word is also computed from the replica.
-
-    Attributes:
-      draws_by_replica: whether each replica draws for itself.
+    low word. The high word is also computed from the replica, so that replicas draw different numbers.
     """
 
     def __init__(self, model: Any, seed: int, required: Sequence[str] = (), generators: Sequence[Any] = ()) -> None:
         """Takes a model whose generators are set, `runtime.seed`, the task's `random_streams`, and its generators."""
-        self._seed, self._required, self.draws_by_replica = seed, tuple(required), False
+        self._seed, self._required = seed, tuple(required)
         self._key = (seed * _GOLDEN + 1) % 2**64 - 2**63  # neighbouring seeds have distant keys
         self._keras, self._generators = kerases.of(model), find_generators(model, generators)
 
@@ -257,63 +253,28 @@ class RandomStreams:
         """The states of the generators, which each step sets."""
         return [kerases.value(generator.state) for generator in self._generators]
 
-    def draw_by_replica(self) -> None:
-        """Has each replica draw for itself, in steps that are traced from now on, as in runs of earlier versions."""
-        self.draws_by_replica = True
-
-    def shares(
-        self, strategy: tf.distribute.Strategy, inputs: Any, num_micro_batches: int = 1
-    ) -> Callable[[], Share | None]:
-        """Returns what gives a replica, in its context, its share of a batch; None where each draws for itself.
-
-        Called in cross-replica context, traced. A TPU's random numbers are not those of blocks, and parameter servers'
-        workers have a batch each. Without a strategy the share is the whole.
-        """
-        apart = (tf.distribute.TPUStrategy, tf.distribute.ParameterServerStrategy)
-        if self.draws_by_replica or isinstance(strategy, apart):
-            return lambda: None
-        share = batch_draws.shares(strategy, inputs)
-        return lambda: share() if num_micro_batches > 1 or tf.distribute.has_strategy() else None
-
-    def begin_step(self, step: tf.Tensor, share: Share | None = None) -> None:
-        """Sets every generator's state for `step` (scalar int64); called in replica context, traced.
-
-        Args:
-          step: its number.
-          share: of the replica; None if it draws for itself.
-        """
+    def begin_step(self, step: tf.Tensor) -> None:
+        """Sets every generator's state for `step` (scalar int64); called in replica context, traced."""
         if not self._generators:
             return
         context = tf.distribute.get_replica_context()
-        place = tf.cast(step, tf.int64) * (context.num_replicas_in_sync if share is None else 1)
-        if share is None and context.num_replicas_in_sync > 1:
+        place = tf.cast(step, tf.int64) * context.num_replicas_in_sync
+        if context.num_replicas_in_sync > 1:
             place += tf.cast(context.replica_id_in_sync_group, tf.int64)
         for index, generator in enumerate(self._generators):
             stream = place * len(self._generators) + index
             _set_state(generator, stream, self._key)
         self._keras.use(self._generators)
 
-    def named(
-        self, domain: str, place: tf.Variable | tf.Tensor, share: Share | None = None
-    ) -> contextlib.AbstractContextManager[None]:
+    def named(self, domain: str, place: tf.Variable | tf.Tensor) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which `seed` works, for one replica's step; `place` (int64) is the step's number."""
-        return NamedStreams(self._seed, domain, place, self._required, share).drawn()
+        return NamedStreams(self._seed, domain, place, self._required).drawn()
 
-    @contextlib.contextmanager
-    def of_part(self, domain: str, place: tf.Variable, number: tf.Tensor, count: int) -> Iterator[None]:
-        """Does what `begin_step` and `named` do for micro-batch `number` of `count`, inside of the step's own context.
-
-        The micro-batches take slices of the step's draws; a replica that draws for itself has other draws in each.
-        """
-        share = None if (step := _streams.get()) is None else step.share
-        if share is None:
-            streams = self.named(domain, place.read_value() * count + number)
-        else:
-            share = share.of_part(number, count)
-            self.begin_step(place.read_value(), share)
-            streams = self.named(domain, place, share)
-        with streams:
-            yield
+    def of_part(
+        self, domain: str, place: tf.Variable, number: tf.Tensor, count: int
+    ) -> contextlib.AbstractContextManager[None]:
+        """Does what `named` does for micro-batch `number` of `count`; generators go on where the one before ended."""
+        return self.named(domain, place.read_value() * count + number)
 
 
 class NamedStreams:
@@ -321,33 +282,23 @@ class NamedStreams:
 
     Attributes:
       required: the streams that every step of the task has.
-      share: of the replica; None if it draws for itself.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        domain: str,
-        place: tf.Variable | tf.Tensor,
-        required: Sequence[str] = (),
-        share: Share | None = None,
-    ) -> None:
+    def __init__(self, seed: int, domain: str, place: tf.Variable | tf.Tensor, required: Sequence[str] = ()) -> None:
         self.required = tuple(required)
-        self._words = f"{seed} {domain}"
-        self._place, self.share = place, share
+        self._words, self._place = f"{seed} {domain}", place
 
     @contextlib.contextmanager
     def drawn(self) -> Iterator[None]:
         """Makes `seed` and TensorFlow's stateful random operations draw from these seeds, in the thread that traces."""
-        keyed = keyed_draws.keyed(lambda number: self.seed(f"tf.random {number}"))
-        with during(_streams, self), keyed, batch_draws.sliced(self.share):
+        with during(_streams, self), keyed_draws.keyed(lambda number: self.seed(f"tf.random {number}")):
             yield
 
     def seed(self, name: str) -> tf.Tensor:
         """Returns the seed of a name, int64 [2]; stateless operations hash it, so seeds only have to be different."""
         digest = hashlib.blake2b(f"{self._words} {name}".encode(), digest_size=16).digest()
         high, low = (int.from_bytes(half, "little") % 2**62 for half in (digest[:8], digest[8:]))
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group if self.share is None else 0
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         value = self._place if isinstance(self._place, tf.Tensor) else self._place.read_value()
         place = tf.cast(value, tf.int64)
         return tf.stack([high + place * keyed_draws.STRIDE, low + tf.cast(replica, tf.int64) * keyed_draws.STRIDE])

@@ -48,11 +48,6 @@ def turns(outer: Any) -> list[tf.Tensor] | None:
     return found if graph is outer else None
 
 
-def is_straight(outer: Any) -> bool:
-    """Whether code here runs at most once for each run of the graph `outer`: not in a loop, nor a shared function."""
-    return turns(outer) == []
-
-
 @functools.cache
 def _kinds_of_graphs() -> tuple[Any, Any]:
     """Returns the classes of the graphs of a branch and of a loop's body, which have no public names.

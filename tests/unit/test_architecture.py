@@ -32,7 +32,7 @@ SATELLITES = {"formats", "launch", "program", "reports", "sources", "sweeps"}
 
 MAX_LINES = {
     **{"formats": 1000, "launch": 2450, "program": 4450, "reports": 2000, "sources": 1250, "sweeps": 2200},
-    **{"tasks": 8400, "runs": 7200, "engine": 6200, "config": 6200, "inputs": 3850, "cli": 3800, "tracking": 3000},
+    **{"tasks": 8100, "runs": 7200, "engine": 6200, "config": 6200, "inputs": 3850, "cli": 3800, "tracking": 3000},
     **{"actions": 2950, "checkpoints": 2850, "distributed": 2400, "garden": 2000, "processes": 1550},
 }
 """The most lines of a package, `.py` and `.pyi`. A change that needs more says why in its commit."""
@@ -467,7 +467,7 @@ def test_the_page_of_features_has_every_row():
     """A row without a state is a promise nobody keeps."""
     counts = {"T": 27, "G": 20, "B": 15, "K": 9, "C": 6, "N": 53}
     rows = {f"{kind}{i}" for kind, count in counts.items() for i in range(1, count + 1)}
-    assert read_features().keys() == rows - {"N35", "N47", "N49", "N50"}, "four promises were taken back"
+    assert read_features().keys() == rows - {"N35", "N43", "N47", "N49", "N50"}, "four promises were taken back"
 
 
 def test_what_works_is_proven_and_what_is_proven_is_said():

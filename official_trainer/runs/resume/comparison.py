@@ -57,11 +57,10 @@ def facts(trainer: Trainer, first_batch: int | None = None) -> dict[str, Any]:
         batch["examples"] = hashlib.sha256(numbers.astype("<i8").tobytes()).hexdigest()[:16]
     optimizer = trainer.optimizer
     rates = {} if optimizer is None else optimization.learning_rates(optimizer, trainer.global_step)
-    draws, seed = trainer.context.streams.draws_by_replica, trainer.config.runtime.seed
     return {
         "batch": batch,
         "learning_rate": {name: encode(float(rate)) for name, rate in rates.items()},
-        "random": {"seed": seed, "step": step, "draws_by_replica": draws},
+        "random": {"seed": trainer.config.runtime.seed, "step": step},
     }
 
 

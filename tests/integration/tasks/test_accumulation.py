@@ -11,8 +11,7 @@ from official_trainer.lazy import keras
 from official_trainer.tasks import publish, random_streams
 from official_trainer.tasks.accumulation import AccumulationError
 from tests.support.cases import cases, full
-from tests.support.seeded_runs import NamedDropout, SeededTask
-from tests.support.toy import STRATEGIES, Exact, ToyTask, assert_bitwise_equal, build, experiment, weights
+from tests.support.toy import Exact, ToyTask, assert_bitwise_equal, build, experiment, weights
 
 BATCH = 24
 
@@ -125,24 +124,7 @@ def test_windows_do_not_change_what_is_drawn():
     assert_bitwise_equal(weights(whole), weights(cut))
 
 
-class NamedAndDropped(SeededTask):
-    """Dropout by name, and by a layer."""
-
-    def build_model(self):
-        inputs = keras.Input((6,), name="features")
-        hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(7, "tanh")(NamedDropout()(inputs)))
-        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(hidden))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "count"), cases([*itertools.product(STRATEGIES, [1, 2, 3])], ("off", 3), ("mirrored2", 2))
-)
-def test_micro_batches_draw_what_their_batch_does(strategy, count):
-    """G14, N43: each takes its slice, on each replica, so that what is learned does not depend on either."""
-    assert_same_curve(curve(trainer_of(count, strategy, NamedAndDropped)), curve(trainer_of(1, "off", NamedAndDropped)))
-
-
-def test_micro_batches_of_a_run_that_began_earlier_draw_for_themselves():
+def test_micro_batches_draw_for_themselves():
     """G14, B11: a name gives each micro-batch a seed of its own."""
     seen = []
 
@@ -152,7 +134,6 @@ def test_micro_batches_of_a_run_that_began_earlier_draw_for_themselves():
             return super().train_step(inputs, model, optimizer, metrics)
 
     trainer = trainer_of(4, task_cls=Drawing)
-    trainer.context.streams.draw_by_replica()
     trainer.train(2)
     assert len(seen) == len(set(seen)) == 8
 

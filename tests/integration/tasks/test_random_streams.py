@@ -1,4 +1,4 @@
-"""Seeds by name: functions of (seed, step, name) and of nothing else; in earlier runs, of the replica too."""
+"""Seeds by name: functions of (seed, step, name, replica) and of nothing else."""
 
 import numpy as np
 import pytest
@@ -39,27 +39,16 @@ def of_one():
     return seeds(seeded(0), 6)
 
 
-def test_a_seed_depends_on_seed_step_and_name_alone(of_one):
-    """B11, N43: it differs where one of them does, and is the same on each replica and in another process."""
+def test_a_seed_depends_on_seed_step_name_and_replica_alone(of_one):
+    """B11: it differs where one of them does, and is the same in another process."""
     two = seeds(seeded(0, strategy="mirrored2"), 4)
-    assert len(two) == 4 * 2 * 2
-    one = {key: pair for key, pair in of_one.items() if key[0] < 4}
-    assert len(set(one.values())) == len(one)
-    assert two == {(step, replica, name): one[step, 0, name] for step, replica, name in two}
-    assert not set(one.values()) & set(seeds(seeded(1), 4).values())
+    assert len(set(two.values())) == len(two) == 4 * 2 * 2
+    assert {key: of_one[key] for key in two if key[1] == 0} == {key: pair for key, pair in two.items() if key[1] == 0}
+    assert not set(two.values()) & set(seeds(seeded(1), 4).values())
     later = seeded(0)
     later.run_steps(2)
     (pair,) = {pair for (_, _, name), pair in seeds(later, 1).items() if name == "noise"}
-    assert pair == one[2, 0, "noise"]
-
-
-def test_a_seed_of_a_run_that_began_earlier_depends_on_the_replica_too(of_one):
-    """N43: there each replica draws for itself, as before."""
-    trainer = seeded(0, strategy="mirrored2")
-    trainer.context.streams.draw_by_replica()
-    two = seeds(trainer, 4)
-    assert len(set(two.values())) == len(two) == 4 * 2 * 2
-    assert {key: of_one[key] for key in two if key[1] == 0} == {key: pair for key, pair in two.items() if key[1] == 0}
+    assert pair == of_one[2, 0, "noise"]
 
 
 def test_what_is_drawn_is_not_alike(of_one):
