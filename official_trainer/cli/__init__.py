@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None, **options: Any) -> int:
 
     Args:
       argv: the words after the program's name; those of this process when None.
-      options: of `dispatch.main`: `script` for a train.py, `translate` for words of another program.
+      options: of `dispatch.main`: `script` for a train.py.
     """
     if argv is None:
         process.prepare()

@@ -31,7 +31,6 @@ def main(
     argv: Sequence[str] | None = None,
     *,
     script: str | None = None,
-    translate: Callable[[Sequence[str]], list[str]] | None = None,
     is_process: bool | None = None,
 ) -> int:
     """Runs one command and returns its exit code.
@@ -40,14 +39,11 @@ def main(
       argv: the words after the program's name; those of this process when None.
       script: the path of a train.py, whose words are those of `train`; its folder is the workspace if the current
         directory is not in one, or in one without the experiment.
-      translate: returns the words of this program for those of another one.
       is_process: whether the process exists for this command alone. A stopped run then ends it here: Python's normal
         exit waits for threads of TensorFlow, and one that waits for data would block it. None means yes without `argv`.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     command = functools.partial(_command, words, None)
-    if translate is not None:
-        command = functools.partial(_translated, words, translate)
     if script is not None:
         command = functools.partial(_command, ["train", *words], os.path.abspath(script))
     return reported(command, words, ends_process=argv is None if is_process is None else is_process)
@@ -130,10 +126,6 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
         _print_traceback(error)
     terminal.report_error(found.fitted(terminal.width(sys.stderr)))
     return int(found.exit_code)
-
-
-def _translated(words: list[str], translate: Callable[[Sequence[str]], list[str]]) -> int:
-    return _command(translate(words), None)
 
 
 def _command(argv: list[str], script: str | None) -> int:

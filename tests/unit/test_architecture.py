@@ -105,7 +105,6 @@ STRINGS = {
     "cli/verbs/__init__.py": "the name of a group of entry points",
     "cli/verbs/train.py": "a part that can be taken away",
     "config/components.py": "a component is a file of `actions`, `tracking` or `sources`, or an entry point of a group",
-    "garden/run.py": "the entry of `python -m`, which no module imports: the command line is above it",
     "launch/targets/__init__.py": "the name of a group of entry points",
     "processes/children.py": "what the process imports that others are forked from",
     "runs/build.py": "a part that can be taken away",

@@ -111,7 +111,6 @@ IMPORTS_BY_NAME = {
     "garden/gin_bindings.py": "modules that a task names; gin imports what a gin file names",
     "garden/index.py": "an experiment of Model Garden, by the module that registers it",
     "garden/importing.py": "a module of Model Garden: of an experiment, or of a class that the config names",
-    "garden/run.py": "the command line, which is above it",
     "garden/serving.py": "a table of Model Garden's modules",
     "garden/to_garden.py": "the module of one of Model Garden's classes, which a class of the config names",
     "processes/commands.py": "the module that a process runs",

@@ -54,13 +54,13 @@ QUICK = ["--experiment=tide_level", "--config_file=configs/quick.yaml"]
 
 
 def test_packages_at_the_root_train_here_and_go_on_there(tides):
-    """T20, T25: their program, and a run of either driver evaluates under the other to the same number."""
-    python(tides, "-m", "official_trainer.garden.run", "train.py", *QUICK, "--mode=train_and_eval", "--model_dir=ours")
+    """T20, T25: the flags of their program, and its run evaluates here to the same number."""
+    imports = ["--import=configs", "--import=tasks"]
+    done(tides, "train", *QUICK, *imports, "--mode=train_and_eval", "--model_dir=ours")
     rows = [row for row in runs.rows(tides / "ours") if row["split"] == "validation"]
     assert [row["step"] for row in rows] == [4, 8]
     python(tides, "train.py", *QUICK, "--mode=train_and_eval", "--model_dir=theirs")
-    words = ["eval", *QUICK, "--import=configs", "--import=tasks", "--model_dir=theirs", "--checkpoint=best", "--json"]
-    best = json.loads(done(tides, *words))
+    best = json.loads(done(tides, "eval", *QUICK, *imports, "--model_dir=theirs", "--checkpoint=best", "--json"))
     assert best["error"] == json.loads((tides / "theirs" / "best" / "info.json").read_text())["error"]
 
 
