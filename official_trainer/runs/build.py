@@ -84,7 +84,9 @@ def build(
             job.prebuilt.trainer.process_group.use_stop(stop)
         return job.prebuilt.trainer
     config = job.config
-    facts: dict[str, Any] = {} if job.gin is None else {f"gin {name}": each for name, each in job.gin.plain.items()}
+    facts: dict[str, Any] = (
+        {} if job.gin is None else {f"gin {name}": value for name, value in (job.gin.bound or {}).items()}
+    )
     process.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     take_back_handlers()

@@ -133,7 +133,7 @@ class Job:
             "experiment": self.experiment,
             "config_digest": self.config_digest,
             config_changes.CONFIG_KEY: configuration.dump(self.config, shared=True),
-            **({config_changes.GIN_KEY: self.gin.plain} if self.gin is not None else {}),
+            **({config_changes.GIN_KEY: dict(self.gin.bound or {})} if self.gin is not None else {}),
             **({config_changes.CODE_KEY: commit} if (commit := git_state.given_commit()) else {}),
         }
 

@@ -172,7 +172,7 @@ def _weights_of(directory: str, step: int) -> _Weights:
 def _begin(job: Job, settings: PredictionSettings, weights: _Weights) -> PredictionShards:
     source = {**_source(job, settings.data), **weights.source}
     if job.gin is not None:
-        source |= {f"gin {name}": value for name, value in job.gin.plain.items()}
+        source |= {f"gin {name}": value for name, value in (job.gin.bound or {}).items()}
     return PredictionShards(settings, source)
 
 

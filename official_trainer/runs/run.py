@@ -102,7 +102,7 @@ def import_tensorflow(*, quiet: bool = False) -> None:
 
 def gin_in_force(job: Job) -> AbstractContextManager[None]:
     """Binds what the gin flags set, once everything is imported that the task may call."""
-    return gin_bindings.in_force(job.gin, registry.gin_modules(job.config.task), reports=job.is_chief)
+    return gin_bindings.in_force(job.gin, registry.gin_modules(job.config.task))
 
 
 def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: PredictionSettings) -> dict[str, float]:

@@ -133,7 +133,7 @@ def planned(experiment: Experiment, settings: Resolved) -> Plan:
     except ConfigError as error:
         raise refused(settings, *error.problems) from error
     described = {name: config.as_dict()[name] for name in _FIXED} | {"objective": dataclasses.asdict(objective)}
-    gin = [str(source) for source in experiment.gin.sources] if experiment.gin else []
+    gin = [*experiment.gin.files, *experiment.gin.params] if experiment.gin else []
     identity = {"experiment": experiment.name, "sweep": described, "config": flat(resolved.config), "gin": gin}
     return Plan(
         experiment=experiment,

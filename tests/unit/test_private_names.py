@@ -59,10 +59,6 @@ ATTRIBUTES = {
         *("_REGISTERED_CONFIGS", "_crop_size", "_eval_options", "_min_resize", "_num_frames", "_optimizer"),
         *("_output_audio", "_restrictions", "_sp_tokenizer", "_stride"),
     },
-    "gin": {
-        *("_CONFIG", "_IMPORTS", "_LOCATION_PREFIXES", "_OPERATIVE_CONFIG", "_OPERATIVE_CONFIG_LOCK", "_REGISTRY"),
-        *("_config_str", "_iterate_flattened_values", "_might_have_parameter", "_parse_scope"),
-    },
     "Python": {
         *("_ActionsContainer", "_ArgumentGroup", "_action_groups", "_current_frames", "_exit", "_fields", "_getframe"),
         "_run_exitfuncs",

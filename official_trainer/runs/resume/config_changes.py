@@ -31,7 +31,7 @@ from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
 from official_trainer.config.reading import plain
 from official_trainer.files import PARAMS_FILE
-from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin, operative
+from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin
 from official_trainer.runs.resume import garden_run
 from official_trainer.shown import first_few, shorten
 from official_trainer.tracking import git_state
@@ -253,16 +253,14 @@ def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple
     saved = metadata.get(GIN_KEY, {})
     if bindings is not None and bindings.bound is None:
         return ()
-    bound = {} if bindings is None or bindings.bound is None else {each.name: each for each in bindings.bound.values()}
+    bound = {} if bindings is None or bindings.bound is None else bindings.bound
     changes = []
     kind: Kind = "variables"  # the effect of a function's argument is unknown
     for name in sorted(saved.keys() | bound.keys()):
-        before, binding = saved.get(name, Ellipsis), bound.get(name)
-        after, origin = (Ellipsis, None) if binding is None else (binding.value, binding.origin)
+        before, after = saved.get(name, Ellipsis), bound.get(name, Ellipsis)
         if before != after:
             undo = () if before is Ellipsis else (f"{name} = {before}",)
-            found = Change(path=name, before=before, after=after, origin=origin, undo=undo, kind=kind, of="gin")
-            changes.append(found)
+            changes.append(Change(path=name, before=before, after=after, undo=undo, kind=kind, of="gin"))
     return tuple(changes)
 
 
@@ -402,7 +400,7 @@ class OperativeConfig:
         """
         if not self._has_replaced:
             return None
-        self._write(self._path, load_gin().config._config_str(operative()))  # of a copy: other threads may be calling
+        self._write(self._path, load_gin().operative_config_str())
         paths = {"config_sha256": self._bound_path, "operative_config_sha256": self._path}
         return {name: self._written[path] for name, path in paths.items()}
 

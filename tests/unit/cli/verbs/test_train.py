@@ -112,8 +112,6 @@ def test_train_finds_what_only_the_workspace_of_its_script_has(engine, workspace
         ),
         (["my_experiment", "trainer.train_step=1"], "did you mean 'train_steps'?"),
         (["my_experiment", "--config_file=gone.yaml"], "gone.yaml"),
-        (["my_experiment", "--gin_file=a.gin"], "error: --gin_file: there is no file 'a.gin'"),
-        (["my_experiment", "--gin_params=f.x = true"], "error: --gin_params: true is not a value"),
         (["my_experiment", "trainer.train_step=1", "--gin_params=f.x"], "did you mean 'train_steps'?"),
     ],
 )
@@ -129,8 +127,7 @@ def test_what_cannot_be_run(verb, argv, said, engine, workspace, capsys):
 def test_gin_flags_reach_the_engine(verb, engine, workspace):
     """T17: of every verb that builds the model; without them nothing does."""
     assert cli.main([verb, "my_experiment", "--gin_params=f.x = 1", "--gin_params=f.y = 2"]) == 0
-    (source,) = engine.calls[0][3]["gin"].sources
-    assert [statement.arg_name for statement, _ in source] == ["x", "y"]
+    assert engine.calls[0][3]["gin"].params == ("f.x = 1", "f.y = 2")
     assert cli.main([verb, "my_experiment", "--gin_params="]) == 0
     assert engine.calls[1][3]["gin"] is None
 

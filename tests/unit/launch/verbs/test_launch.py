@@ -119,14 +119,12 @@ def test_dry_run_prints_what_can_be_pasted(workspace, capsys):
 
 
 def test_every_process_gets_the_gin_flags(workspace, capsys):
-    """T17: as they were given, lines and all; what is wrong with them is said once, before anything starts."""
+    """T17: as they were given, lines and all."""
     (workspace / "a.gin").write_text("f.x = 1\n")
     words = ["--gin_file=a.gin", "--gin_params=f.y = 2\nf.z = 3"]
     plan = planned(capsys, "--workers=2", "--ps=1", "--evaluator", "digits_cnn", "--model_dir=run", *words)
     assert len(plan) == 5
     assert all(set(words) <= set(argv) for _, argv in plan.values())
-    said = refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run", "--gin_params=f.y = true")
-    assert "--gin_params: true is not a value" in said
 
 
 def test_every_process_imports_what_the_launcher_imports(workspace, restored, monkeypatch, capsys):
