@@ -17,8 +17,6 @@ from official_trainer.tasks.step_updates import StepUpdates
 from tests.support import toy
 from tests.support.config.sample import problems
 
-GONE = tpu.TPULostError
-
 
 def runtime(where=None, **fields):
     return RuntimeConfig(distribution_strategy="tpu", tpu=where, **fields)
@@ -28,10 +26,8 @@ def runtime(where=None, **fields):
 def _no_tpu(monkeypatch):
     """No TPU in this machine, and none in the environment."""
     monkeypatch.setattr(tpu, "tpu_devices", list)
-    monkeypatch.setattr(tpu, "PROBE_SECONDS", 0.5)
-    for name in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "GCE_METADATA_HOST"):
+    for name in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{free_port()}")
 
 
 def free_port():
@@ -59,11 +55,6 @@ def test_where_the_address_comes_from(field, environ, expected):
     assert tpu.address(runtime(field), environ) == expected
 
 
-def test_hosts_of_an_address():
-    """T16: a host without a port has TensorFlow's."""
-    assert tpu.hosts_of("grpc://a:1,grpc://b") == [("a", 1), ("b", 8470)]
-
-
 def test_auto_takes_a_tpu_that_is_named(monkeypatch):
     """T16: by the config or by the environment; TPU devices alone are no order to use them."""
     assert strategy.strategy_name(RuntimeConfig(), None) == "auto"
@@ -74,7 +65,7 @@ def test_auto_takes_a_tpu_that_is_named(monkeypatch):
 
 
 def refused(*args, **fields):
-    with pytest.raises((tpu.TPUError, GONE)) as caught:
+    with pytest.raises(tpu.TPUError) as caught:
         strategy.build_strategy(runtime(*args, **fields))
     return caught.value
 
@@ -82,12 +73,11 @@ def refused(*args, **fields):
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        (None, "runtime.tpu: is not set, nor is TPU_NAME, and this machine has no TPU; set it to"),
-        ("local", "runtime.tpu: local: this machine has no TPU (neither /dev/accel0 nor /dev/vfio/0); run on"),
         (
-            "my-tpu",
-            "runtime.tpu: 'my-tpu' is a name, which only a machine on Google Cloud can look up, and this is none",
+            None,
+            "runtime.tpu: is not set, nor is TPU_NAME: this machine has no TPU (neither /dev/accel0 nor /dev/vfio/0)",
         ),
+        ("local", "runtime.tpu: local: this machine has no TPU (neither /dev/accel0 nor /dev/vfio/0); run on"),
     ],
 )
 def test_places_without_a_tpu(where, said):
@@ -97,75 +87,18 @@ def test_places_without_a_tpu(where, said):
     assert error.exit_code == ExitCode.CONFIG
 
 
-def test_local_without_libtpu(monkeypatch):
-    """T16: the package that brings it, in TensorFlow's version."""
-    monkeypatch.setattr(tpu, "tpu_devices", lambda: ["/dev/accel0"])
-    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
-    assert (
-        f"libtpu is not installed; pip uninstall tensorflow, then pip install tensorflow-tpu=={tf.__version__}"
-        in str(refused("local"))
-    )
-
-
-@pytest.mark.parametrize("where", ["grpc://h:x", "grpc://:8470", "grpc://h:99999", "grpc://a:1,,grpc://b:2"])
+@pytest.mark.parametrize("where", ["grpc://h:x", "grpc://:8470", "grpc://a:1,,grpc://b:2"])
 def test_what_is_no_address(where):
     """T16: says what one looks like."""
     assert "is no address; expected grpc://host:8470, several with commas between" in str(refused(where))
 
 
-def test_a_host_that_nobody_knows(monkeypatch):
-    """T16: a name is misspelt for ever, so starting again does not help."""
-
-    def connect(*_, **__):
-        raise socket.gaierror
-
-    monkeypatch.setattr(tpu.socket, "create_connection", connect)
-    error = refused("grpc://no-such-host:8470")
-    assert "no machine is called no-such-host; check the spelling" in str(error)
-    assert error.exit_code == ExitCode.CONFIG
-
-
 def test_an_address_where_nobody_listens():
-    """T16: at once; a TPU that was preempted may be back when the run is started again."""
+    """T16: in seconds; a TPU that was preempted may be back when the run is started again."""
     port = free_port()
     error = refused(f"grpc://127.0.0.1:{port}")
-    assert f"no process listens at 127.0.0.1:{port} (Connection refused). Either the TPU was preempted or" in str(error)
+    assert f"no answer from 127.0.0.1:{port}. Check the address. The same command, started again" in str(error)
     assert error.exit_code == ExitCode.RETRY
-
-
-def test_a_server_that_does_not_answer():
-    """T16: one that takes connections and says nothing would keep TensorFlow waiting for ever."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        error = refused(f"grpc://127.0.0.1:{silent.getsockname()[1]}")
-    assert "does not answer within 0.5 s" in str(error)
-    assert error.exit_code == ExitCode.RETRY
-
-
-def test_what_is_no_tensorflow_server():
-    """T16: a web server, for one."""
-    import http.server
-    import threading
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        error = refused(f"grpc://127.0.0.1:{server.server_port}")
-        server.shutdown()
-    assert "is no TensorFlow server" in str(error)
-
-
-def test_a_name_without_the_client(monkeypatch):
-    """T16: on Google Cloud, which a socket stands for, looking a name up takes a package more."""
-    monkeypatch.setattr(tpu.importlib.util, "find_spec", lambda name: None)
-    with socket.create_server(("127.0.0.1", 0)) as metadata:
-        monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{metadata.getsockname()[1]}")
-        assert "pip install google-api-python-client oauth2client" in str(refused("my-tpu"))
-
-
-def test_the_library_may_not_have_taken_this_machines_part(monkeypatch):
-    """T16: worker 0 of a pod, with the TPU's name in the config instead of the environment."""
-    monkeypatch.setattr(tpu, "tpu_devices", lambda: ["/dev/accel0"])
-    monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
-    assert "start it with TPU_LOAD_LIBRARY=0 in the environment" in str(refused("grpc://127.0.0.1:1"))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +123,6 @@ def test_tensorflow_looks_for_a_tpu_only_where_it_is_to_use_one(monkeypatch, dev
 
 def test_what_the_look_up_of_a_name_says(monkeypatch):
     """T16: a TPU that is not ready yet may be later; one that is unknown will not."""
-    monkeypatch.setattr(tpu, "check_reachable", lambda where: None)
     resolver = "official_trainer.distributed.tpu.tf.distribute.cluster_resolver.TPUClusterResolver"
 
     def fail_with(error):
@@ -205,7 +137,7 @@ def test_what_the_look_up_of_a_name_says(monkeypatch):
     assert error.exit_code == ExitCode.RETRY
     fail_with(ValueError("Could not lookup TPU metadata from name 'n'."))
     error = refused("n")
-    assert str(error) == "runtime.tpu: n: Could not lookup TPU metadata from name 'n'."
+    assert "runtime.tpu: n: there is no TPU (Could not lookup TPU metadata from name 'n'.)" in str(error)
     assert error.exit_code == ExitCode.CONFIG
     fail_with(tf.errors.UnavailableError(None, None, "failed to connect to all addresses"))
     assert refused("n").exit_code == ExitCode.RETRY
