@@ -102,7 +102,6 @@ class _Entry:
       hooks: the names of the hooks that it defines.
       called_at: the step of the last call of `on_step`.
       extra_steps: steps that it has asked for with `CallAt`.
-      assigned_until: from this step on a checkpoint has all values that it has assigned.
       spent_seconds: how long all of its calls took.
     """
 
@@ -122,7 +121,6 @@ class _Entry:
         self.hooks = {h for h in _HOOKS if getattr(cls, h, None) is not getattr(Action, h) and hasattr(own, h)}
         self.called_at: int | None = None
         self.extra_steps: set[int] = set()
-        self.assigned_until = 0
         self.spent_seconds = 0.0
         self._clock = clock
         self._is_disabled = False
@@ -206,7 +204,6 @@ class _Entry:
                         "Task.initialize"
                     )
                 run.trainer.checkpoint_state.assign(values)
-                self.assigned_until = run.step + 1
             case Result(value=value):
                 run.state.results[self.action.name] = json.loads(json.dumps(value))
             case _:
@@ -228,10 +225,7 @@ class _Entry:
 
 
 class Schedule:
-    """All actions of a run, in the order in which they are called.
-
-    Size: a method for each hook, and those of checkpoints.
-    """
+    """All actions of a run, in the order in which they are called."""
 
     def __init__(self, actions: Sequence[Any] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes actions, configs of actions, and plain callables.
@@ -308,8 +302,6 @@ class Schedule:
             for entry in self._entries:
                 entry.start_clock()
         requests = self._requests(lambda entry: entry.call_step(self._begun, moment))
-        for entry in self._entries:  # a checkpoint of this step is saved now; after an evaluation it was saved before
-            entry.assigned_until = min(entry.assigned_until, moment.step)
         self._checked_step = moment.step
         return requests
 
@@ -350,11 +342,6 @@ class Schedule:
             _logger.error("%s", other)
         if errors and failure is None:
             raise errors[0]
-
-    @property
-    def assigned_until(self) -> int:
-        """From this step on a checkpoint has all values that actions have assigned; steps from before do not repeat."""
-        return max((entry.assigned_until for entry in self._entries), default=0)
 
     # Steps at which windows have to end.
 
@@ -400,7 +387,6 @@ class Schedule:
                 entry.fail("restore()", 0 if self._run is None else self._run.step, error)
             entry.called_at = extra.get("called", {}).get(entry.action.name)
             entry.extra_steps.clear()
-            entry.assigned_until = 0
         if unknown := sorted(states.keys() - {entry.action.name for entry in self._entries}):
             _logger.warning(
                 "the checkpoint has the state of actions that the run no longer has: %s", ", ".join(unknown)

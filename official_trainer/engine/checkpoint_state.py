@@ -90,6 +90,7 @@ class CheckpointState:
             step.numbers.state.replicas = self._numbers_of_replicas.state
         self.checkpoint = tf.train.Checkpoint(global_step=context.global_step, model=model, training=training, **items)
         kept = [*held, *self._attached.values(), context.global_step, *context.streams.states]
+        kept += [step.first_bad_step]
         context.changed_state.keep(kept, lambda: _created_since(self.checkpoint))
 
     def _find_attached(self, held: Sequence[Any]) -> None:
@@ -114,7 +115,8 @@ class CheckpointState:
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
         """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
-        self._step.numbers.reset()  # which a checkpoint of an earlier version lacks
+        self._step.numbers.reset()  # a checkpoint need not have all names
+        self._step.forget_bad_step()
         return restore.read_exactly(self._held_by(prefix), prefix, step, allow_mismatch)
 
     def compare_with(self, prefix: str) -> live.Compared:

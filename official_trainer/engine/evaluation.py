@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -18,7 +20,7 @@ import orbit
 from official_trainer.config import ConfigError, Problem
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
-from official_trainer.engine import data_end, non_finite, windows
+from official_trainer.engine import data_end, windows
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.inference import compute_if_busy, num_examples_of
 from official_trainer.engine.step_context import StepContext, check_logs
@@ -34,6 +36,8 @@ from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.returned import TaskError, metrics_of
 from official_trainer.tracking import monitored
 from official_trainer.user_code import during
+
+_logger = logging.getLogger(__name__)
 
 _WINDOW = 1000
 """Batches of a traced loop, between two looks at whether to stop."""
@@ -53,7 +57,6 @@ class ValidationSet:
       model: what they are called with; the run's, or a part of it.
       builder: builds the data.
       is_built: whether the metrics are built.
-      is_explained: whether it was said where a loss that is not finite comes from.
       steps: batches of an evaluation, -1 for all; None for the number that the evaluation is called with.
       loss: mean over the examples of the last evaluation.
       metrics: the task's and the model's.
@@ -77,7 +80,7 @@ class ValidationSet:
         self.dataset: Any = None
         self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
-        self.is_built = self.is_explained = self._builds = False
+        self.is_built = self._is_warned = self._builds = False
         self.loss = metrics.Mean("validation_loss")
         self.metrics: list[Any] = []
         self.num_examples = metrics.example_counter()
@@ -187,6 +190,18 @@ class ValidationSet:
         """Returns what is done while this set is evaluated at a step, in words."""
         data = self.builder.section.removeprefix("task.") if self.builder.section else self.builder.source
         return f"evaluating {data} at step {step}"
+
+    def warn_of_loss(self, step: int) -> None:
+        """Warns once of a loss that is not finite, after an evaluation at a step."""
+        loss = float(self.loss.result())
+        if math.isfinite(loss) or self._is_warned:
+            return
+        self._is_warned = True
+        _logger.warning(
+            "%s: %s is %g. official-trainer check names what is not finite in the first batch; "
+            "tf.debugging.enable_check_numerics(), with runtime.run_eagerly=true, names the operation",
+            *(self.phase(step), self.loss.name, loss),
+        )
 
     def direction(self, name: str, full_name: str) -> monitored.Direction:
         """Returns which values of a metric, by its name in this set, are better; see `Evaluation.metric_direction`."""
@@ -559,7 +574,7 @@ class Evaluation:
         for each in self._named_sets:
             logs[each.name] = each.results(self._named_states.get(each.name), global_step)
         for each in self.sets:
-            non_finite.warn_of_evaluation(self._context, each, self.num_examples)
+            each.warn_of_loss(self._context.step)
         if self.exporter is None:
             return logs
         with self.process_group.chief_only():

@@ -79,7 +79,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         """Begins before the first step."""
-        self._recovery = Recovery(self.trainer, self.store, self.actions, self.state, self.model_dir, self.extra)
+        self._recovery = Recovery(self.trainer, self.store, self.model_dir, self.extra)
         self._run = Run(
             state=self.state,
             trainer=self.trainer,
@@ -107,7 +107,6 @@ class Loop:
             self._start()
             self._evaluate_if_due()  # an evaluation that a crash interrupted is repeated
             while not (self.state.is_done or self._is_paused):
-                good_step = self.state.step  # the state was good until here
                 try:
                     self._train_window()
                     self._meet(self.actions.traces(self.trainer.context.traces.take()))
@@ -116,7 +115,7 @@ class Loop:
                     self._evaluate_if_due()
                     self._save_if_due()  # an action may have ended training because of the evaluation
                 except NonFiniteError as error:
-                    self._recover(error, good_step)
+                    self._recover(error)
             self._finish()
         return dict(self._results)
 
@@ -170,8 +169,9 @@ class Loop:
             acts = self.actions.next_step(start, due_step - 1)
             self.run_window(due_step if acts is None else acts)
             if problem := self._recovery.loss_problem():
+                bad_step = self.trainer.windows.first_bad_step  # before the summary, which forgets it
                 self._write_summary()
-                raise NonFiniteError(f"{problem}; {_last_good(self.store)}")
+                raise NonFiniteError(f"{problem}; {_last_good(self.store)}", bad_step)
             self._report_saves()
             self.stop.check()
         if self.due.is_summary_due(state.step) or state.is_done:
@@ -292,16 +292,10 @@ class Loop:
             self._run.outputs = found  # the process died between the row and the next checkpoint
             self._meet(self.actions.evaluation(found, ended=self.state.is_done))
 
-    def _recover(self, error: NonFiniteError, good_step: int) -> None:
+    def _recover(self, error: NonFiniteError) -> None:
         """Goes back and prepares to continue from there, or raises what cannot be recovered from."""
-        self._no_state_while = "while steps were repeated to find one that failed"  # also after an error here
-        failed_step = self.state.step
-        try:
-            report = self._recovery.recover(error, good_step, failed_step, self.repeat_to)
-        except NonFiniteError:  # the run ends at the step that it came to, not at one that was repeated
-            self.state.step = failed_step
-            self.observer.on_phase("train", failed_step)
-            raise
+        self._no_state_while = "after a loss or a weight that was not finite"  # also after an error here
+        report = self._recovery.recover(error, self.state.step)
         self._no_state_while = self._saved_step = None  # later steps will be saved again
         step = self._read_step()
         self.metric_writer.rewind(step)
@@ -310,16 +304,6 @@ class Loop:
         self._run.summary_step = None
         self.trainer.train_loop_begin()
         _logger.warning("%s", report)
-
-    def repeat_to(self, step: int) -> None:
-        """Runs windows until `step`, to repeat what was run before: the mean loss starts again where it did."""
-        self._read_step()
-        while (now := self.state.step) < step:
-            if self.due.is_summary_due(now):
-                self.trainer.train_loop_end()
-                self.trainer.train_loop_begin()
-            self.run_window(min(step, self.due.summaries.following(now)))
-            self.stop.check()
 
     def _finish(self) -> None:
         """Exports, once everything is saved; nothing where this process ends before the last step."""

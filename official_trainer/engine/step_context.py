@@ -42,8 +42,6 @@ class TrainerOptions:
       keeps_model_metrics: whether the model's metrics, with those of `compile`, go on from one summary to the next,
         until the caller resets them.
       divides_losses: whether a step takes Keras's losses as shares of replicas, as `fit` does; else they are whole.
-      explains_loss: whether data is read again to say why the loss of an evaluation is not finite; a Python generator
-        cannot be, and then no step may count twice.
       skips_idle_replicas: whether a replica without examples skips an evaluation step; then the step must not
         communicate with all replicas.
     """
@@ -55,7 +53,6 @@ class TrainerOptions:
     checks_finite: bool = True
     keeps_model_metrics: bool = False
     divides_losses: bool = False
-    explains_loss: bool = True
     skips_idle_replicas: bool = True
 
 

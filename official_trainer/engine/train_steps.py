@@ -7,14 +7,16 @@ of events (`loop.py`), where batches come from (`train_iterator.py`), how steps 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.distributed.collective import collective
-from official_trainer.distributed.replicas import local_sum
+from official_trainer.distributed.replicas import copies, local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext, check_logs
 from official_trainer.engine.traces import batch_of_block, batch_signature
@@ -32,6 +34,8 @@ from official_trainer.user_code import during, is_defined_by_user
 
 _logger = logging.getLogger(__name__)
 
+_NO_STEP = -1
+
 
 class TrainStep:
     """The training step on one batch: the task's step on every replica, then the counters and averages.
@@ -41,6 +45,8 @@ class TrainStep:
       metrics: the task's and the model's.
       trace: the loss of the last step, and its moving average.
       numbers: what the task's step returns beside the loss.
+      first_bad_step: the first step since the last reset whose loss was not finite, or above
+        `trainer.loss_upper_bound`; on each replica, -1 for none.
       accumulator: runs the task's step over micro-batches; None for one update per batch.
       compiles_windows: whether XLA compiles whole windows of steps.
     """
@@ -52,8 +58,16 @@ class TrainStep:
         *,
         trains: bool,
         compiles_windows: bool = False,
+        bound: LossBound | None = None,
     ) -> None:
         """Builds what is measured: the loss, and the metrics of the task and the model if it trains.
+
+        Args:
+          context: what the parts of a trainer share.
+          accumulator: None for one update per batch.
+          trains: whether it has metrics.
+          compiles_windows: whether XLA compiles whole windows of steps.
+          bound: above which a loss is as bad as one that is not finite; None for no bound.
 
         Raises:
           ValueError: two metrics share a name.
@@ -66,6 +80,14 @@ class TrainStep:
         self._kept = of_model if kept else []
         self._shared = of_model if trains and not self._kept else []
         self.trace, self.numbers, self._is_checked = LossTrace(), StepNumbers(), False
+        self._bound = bound or LossBound()
+        self.first_bad_step = tf.Variable(
+            tf.constant(_NO_STEP, tf.int64),
+            trainable=False,
+            name="first_bad_step",
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
         with during(method="build_metrics"):
             check_names(self._measures, "training")
 
@@ -113,6 +135,22 @@ class TrainStep:
         for metric in [each for each in self._measures if each not in self._kept]:
             reset(metric)  # reads, too: TensorFlow's assignments return the new values
         self.numbers.reset()
+        self.forget_bad_step()
+
+    def forget_bad_step(self) -> None:
+        """Has no step count as the first whose loss was bad."""
+        for of_replica in copies(self.first_bad_step):
+            of_replica.assign(_NO_STEP)
+
+    def _notice(self, loss: tf.Tensor) -> None:
+        """Keeps the number of the first step whose loss is bad; called in replica context, traced.
+
+        Not with workers, whose steps end in any order.
+        """
+        if self._context.workers is None:
+            step, first = self._context.global_step.read_value() + 1, self.first_bad_step.read_value()
+            is_first = (first < 0) & ~self._bound.allows(loss, step)
+            self.first_bad_step.assign(tf.where(is_first, step, first))
 
     @do_not_convert
     def run(self, inputs: Any) -> None:
@@ -211,6 +249,7 @@ class TrainStep:
         if context.options.measures_loss:
             self.loss.update_state(loss)
             self.trace.update(loss)
+            self._notice(loss)
         if numbers is not None:
             self.numbers.add(numbers)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
@@ -225,9 +264,34 @@ class TrainStep:
         return self._context.global_step if self._context.workers is None else self._context.workers.batches
 
 
+@dataclasses.dataclass(frozen=True)
+class LossBound:
+    """The largest loss that counts as good.
+
+    Attributes:
+      largest: infinity for no bound.
+      from_step: the first step for which there is a bound.
+    """
+
+    largest: float = math.inf
+    from_step: int = 0
+
+    def allows(self, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        """Returns whether the loss of a step is good, scalar bool; traced."""
+        is_good = tf.math.is_finite(loss)
+        if self.largest == math.inf:
+            return is_good
+        return is_good & ((loss <= self.largest) | (step < self.from_step))
+
+
 def _mean(loss: Any) -> tf.Tensor:
     loss = tf.cast(loss, tf.float32)
     return loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
+
+
+def _first_step(steps: Sequence[Any]) -> int:
+    """Returns the first of the steps of replicas; `_NO_STEP` if none has one."""
+    return min((number for step in steps if (number := int(step)) != _NO_STEP), default=_NO_STEP)
 
 
 class WindowRunner:
@@ -252,7 +316,7 @@ class WindowRunner:
         self.step = step
         self._context, self._trainer, self._train_iterator = context, trainer, train_iterator
         self._watched = functools.partial(context.traces.watched, "train")
-        self._mean_loss = 0.0
+        self._mean_loss, self._first_bad_step = 0.0, _NO_STEP
 
     @property
     def mean_loss(self) -> float:
@@ -263,6 +327,12 @@ class WindowRunner:
         if not self._context.options.checks_finite:
             return 0.0
         return float(self.step.loss.result()) if self.process_group.is_alone else self._mean_loss
+
+    @property
+    def first_bad_step(self) -> int | None:
+        """The first step since the last `train_loop_end` whose loss was bad, on any replica; None for none."""
+        own = _first_step(copies(self.step.first_bad_step)) if self.process_group.is_alone else self._first_bad_step
+        return None if own == _NO_STEP else own
 
     @property
     def loss_trace(self) -> dict[str, float]:
@@ -311,7 +381,10 @@ class WindowRunner:
                         )
             if not self.process_group.is_alone:
                 own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
-                self._mean_loss = statistics.fmean(self.process_group.exchange(own))
+                bad_step = _first_step(copies(self.step.first_bad_step))
+                losses_and_steps = self.process_group.exchange((own, bad_step))
+                self._mean_loss = statistics.fmean(loss for loss, _ in losses_and_steps)
+                self._first_bad_step = _first_step([step for _, step in losses_and_steps])
             context.traces.check("train")
             ran = context.step - first
             accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)

@@ -197,7 +197,6 @@ class ProgramTrainer(Trainer):
             keeps_model_metrics=True,  # callbacks look at them at the end of an epoch, and users after `fit`
             # Keras's steps accept a batch without examples; without skipping they may communicate with all replicas.
             skips_idle_replicas=False,
-            explains_loss=False,
         )
         super().__init__(*args, options=options)  # type: ignore[misc]
         self.keeps_record = keeps_record

@@ -134,8 +134,7 @@ class _DryRun:
         logs = self.trainer.train(1)
         loss = float(logs["training_loss"])
         if problem := loss_problem(loss, 1, self._job.config.trainer):
-            # The weights are not finite any more; those of a second trainer are.
-            lines = non_finite.origin(build(self._scratch, trains=True), 1)
+            lines = non_finite.explain(self.trainer, 1, non_finite.batch_of_step(self.trainer, 1))
             raise NonFiniteError("\n  ".join([problem, *lines]))
         settings, builder = self._job.config.trainer, self.trainer.train_iterator.builder
         dataset, may_end = builder.of_pipeline, settings.train_epochs is not None or settings.on_data_end != "error"

@@ -1,6 +1,4 @@
-"""What is said of values that are not finite: in a batch, and of the operation of a step that makes the first."""
-
-import functools
+"""What is said of values of a batch that are not finite."""
 
 import numpy as np
 import pytest
@@ -9,8 +7,6 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.engine import non_finite
-from official_trainer.lazy import keras
-from official_trainer.tasks import Task
 
 NAN, INF = float("nan"), float("inf")
 
@@ -92,53 +88,3 @@ def test_the_example_in_the_arrays_is_named():
             assert "example" not in moved[0]
             return
     raise AssertionError("no batch of the epoch holds it")
-
-
-class Line(Task):
-    """Each part of its step fails as a test says."""
-
-    bad = ""
-
-    @tf.function
-    def traced(self, model_outputs):
-        return tf.math.log(model_outputs * 0.0)
-
-    def build_losses(self, labels, model_outputs, aux_losses=None):
-        if self.bad == "gradient":
-            return tf.sqrt(model_outputs * 0.0)
-        if self.bad == "function":
-            return self.traced(model_outputs)
-        return tf.math.log(model_outputs * 0.0) if self.bad == "loss" else model_outputs
-
-
-def model_of(bad):
-    features = keras.Input([1])
-    scale = INF if bad == "outputs" else 1.0
-    outputs = keras.layers.Lambda(lambda x: x * scale - x * scale, name="odd")(features)
-    return keras.Model(features, keras.layers.Dense(1)(outputs + features))
-
-
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [
-        ("", None),
-        ("outputs", "the batch is finite, the outputs of the model are not, from layer 'odd' on: Mul {} in <lambda>"),
-        ("loss", "the outputs of the model are finite, the loss is not: Log gives -inf, at {} in build_losses"),
-        ("function", "the outputs of the model are finite, the loss is not: Log gives -inf, at {} in traced"),
-        ("gradient", "the loss is finite, its gradient is not: SqrtGrad gives"),
-    ],
-)
-def test_the_first_operation_of_a_step_is_named_with_its_line(bad, said):
-    """N28: and no check of numbers stays behind."""
-    task, model = Line(None), model_of(bad)
-    task.bad = bad
-    batch = (tf.ones([2, 1]), tf.ones([2, 1]))
-    lines = non_finite.first_operation(task, functools.partial(task.train_step, batch, model, keras.optimizers.SGD()))
-    if said is None:
-        assert lines == []
-    else:
-        before, _, after = said.partition("{}")
-        assert lines[0].startswith(before) and lines[0].endswith(after), lines
-        assert len(lines) == (2 if after else 1)
-    assert np.isneginf(tf.math.log(0.0)) and np.isneginf(tf.function(tf.math.log)(0.0))
-    assert np.isneginf(task.traced(tf.ones([2, 1]))).all() and not tf.config.functions_run_eagerly()

@@ -132,23 +132,6 @@ def test_values_that_are_refused_name_the_action():
     assert ends_with("warn") == untouched.weight
 
 
-def test_steps_with_assigned_values_are_not_repeated_to_find_a_bad_batch():
-    """B12, N13: they would not come again as they were, and the machine would be blamed."""
-
-    def trainer_of(*actions):
-        config = config_of(recovery_max_trials=1, checkpoint_interval=50, validation_interval=50)
-        loop, trainer = start(Disk(), config, *actions, losses={75: float("nan")})
-        loop.run()
-        return trainer
-
-    repeated, not_repeated = trainer_of(), trainer_of(Changes(AtSteps((60,))))
-    assert sum(not_repeated.lengths) < sum(repeated.lengths)
-    saved_since = trainer_of(Changes(AtSteps((50,))))
-    assert sum(saved_since.lengths) == sum(repeated.lengths)
-    after_the_save = trainer_of(Changes(AfterEval()))
-    assert sum(after_the_save.lengths) == sum(not_repeated.lengths)
-
-
 def test_a_rollback_takes_back_what_was_assigned_and_found():
     """B12, N13: both are those of the checkpoint, and come again."""
     gone = []

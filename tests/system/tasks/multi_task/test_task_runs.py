@@ -36,7 +36,7 @@ def test_a_batch_that_fails_is_found_reported_and_left_out(tmp_path, monkeypatch
         return tf.data.Dataset.from_tensor_slices((bad, toy.LABELS)).batch(10, True).with_options(options)
 
     monkeypatch.setattr(several_tasks.PointsTask, "build_inputs", build)
-    with pytest.raises(NonFiniteError, match=r"the batch of step \d+ did it"):
+    with pytest.raises(NonFiniteError, match=r"the batch of step \d+ is the first with such a loss"):
         do(tmp_path / "run", *sets)
     (report,) = (tmp_path / "run" / "non_finite").glob("*/report.json")
     step = int(report.parent.name.removeprefix("step-"))
