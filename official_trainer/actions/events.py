@@ -11,6 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Any, Literal
 
 from official_trainer import files
@@ -121,12 +122,15 @@ class Notifier(Action):
     """Sends a notification of each event, in their order, in a thread. Subclasses define `send` and `end_seconds`.
 
     Errors of the thread are raised at the next hook. After a restart the event of an evaluation may be sent again.
+
+    Size: its queue, and what an event holds, are kept from hook to hook.
     """
 
     def __init__(self, config: Any, *, waits: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes the section, whose `events` are sent, and whether training waits until an event is sent."""
         self._config, self._waits = config, waits
         self._worker = WorkerThread(type(self).__name__.lower())
+        self._calls: list[futures.Future[Any]] = []  # those that had not ended when the last one was added
         self._errors: deque[Exception] = deque()  # of the thread and of the queue, oldest first
         self._experiment = ""
         self._metrics: Mapping[str, float] = {}
@@ -174,11 +178,11 @@ class Notifier(Action):
         stop, limit_seconds = run.trainer.process_group.stop, self.end_seconds()
         are_sent = not is_stop and self._wait(limit_seconds, stop)
         if not are_sent and (is_stop or stop.reason is not None):
-            are_sent = self._worker.wait(min(limit_seconds, STOP_SECONDS))
+            are_sent = self.are_sent(min(limit_seconds, STOP_SECONDS))
         if not are_sent:
-            num_cancelled = self._worker.cancel()
+            num_cancelled = sum(call.cancel() for call in self._calls)
             self.abort()
-            self._worker.wait(_LAST_SECONDS)
+            self.are_sent(_LAST_SECONDS)
             if num_cancelled:
                 events = "event was" if num_cancelled == 1 else "events were"
                 message = f"{num_cancelled} more {events} not sent, because the run has ended"
@@ -192,10 +196,14 @@ class Notifier(Action):
             self._wait(math.inf, run.trainer.process_group.stop)
         self._raise_errors()
 
+    def are_sent(self, seconds: float) -> bool:
+        """Waits until all events are sent, for at most `seconds`; returns whether they are."""
+        return not futures.wait(self._calls, seconds).not_done
+
     def _wait(self, seconds: float, stop: StopRequest) -> bool:
         """Waits until all is sent, for at most `seconds`, and no longer once the run is asked to stop."""
         end = time.monotonic() + seconds
-        while not self._worker.wait(min(_POLL_SECONDS, end - time.monotonic())):
+        while not self.are_sent(min(_POLL_SECONDS, end - time.monotonic())):
             if stop.reason is not None or time.monotonic() >= end:
                 return False
         return True
@@ -204,7 +212,8 @@ class Notifier(Action):
         """Has an event sent after those before it; one that finds the queue full is left out, which is an error."""
         if event not in self._config.events or not self._is_in_turn(event):
             return
-        if len(self._worker.pending) > MAX_WAITING:  # one of them is being sent
+        self._calls = [call for call in self._calls if not call.done()]
+        if len(self._calls) > MAX_WAITING:  # one of them is being sent
             self._errors.append(NotificationError(f"{MAX_WAITING} events wait to be sent already; one is left out"))
             return
         new = self._event(event, run, metrics, reason)
@@ -215,7 +224,7 @@ class Notifier(Action):
             except Exception as error:
                 self._errors.append(error)
 
-        self._worker.submit(send)
+        self._calls.append(self._worker.submit(send))
 
     def _event(self, event: EventName, run: Run, metrics: Mapping[str, float], reason: str | None) -> Event:
         return {
@@ -230,7 +239,8 @@ class Notifier(Action):
     def _raise_errors(self) -> None:
         errors = [self._errors.popleft() for _ in range(len(self._errors))]
         if errors and self.on_error == "disable":  # on_end will not be called, so nothing waits for the rest
-            self._worker.cancel()
+            for call in self._calls:
+                call.cancel()
             self.abort()
         if len(errors) == 1:
             raise errors[0]

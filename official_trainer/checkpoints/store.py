@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 from official_trainer import files
@@ -26,7 +27,7 @@ from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.checkpoints.restore import read_exactly
 from official_trainer.checkpoints.retention import Retention
 from official_trainer.lazy import load, tf
-from official_trainer.threads import Call, WorkerThread
+from official_trainer.threads import WorkerThread, has_ended
 
 _logger = logging.getLogger(__name__)
 
@@ -104,8 +105,8 @@ class CheckpointStore(CheckpointDirectory):
         self._memory = bundle.Memory() if self._options.is_asynchronous and not files.is_url(self.path) else None
         self._writer = WorkerThread("checkpoint-writer") if self._options.is_asynchronous else None
         if self._writer is not None:
-            atexit.register(self._writer.wait)  # a process that ends with an error still finishes its save
-        self._saving: Call | None = None
+            atexit.register(self._writer.finish)  # a process that ends with an error still finishes its save
+        self._saving: futures.Future[Any] | None = None
         self._committed: list[int] = []
         self._has_directory = False
 
@@ -167,7 +168,7 @@ class CheckpointStore(CheckpointDirectory):
         Raises:
           SaveError: a save in the background has failed.
         """
-        if self._saving is not None and self._saving.is_done:
+        if self._saving is not None and self._saving.done():
             self.wait()
         committed, self._committed = self._committed, []
         return committed
@@ -180,9 +181,9 @@ class CheckpointStore(CheckpointDirectory):
         """
         saving = self._saving
         if saving is not None:
-            saving.wait()
+            has_ended(saving)
             self._saving = None
-            saving.raise_error()
+            saving.result()
 
     def close(self) -> None:
         """Finishes what is being written; see `wait`."""
@@ -191,7 +192,7 @@ class CheckpointStore(CheckpointDirectory):
         finally:
             if self._writer is not None:
                 self._writer.close()
-                atexit.unregister(self._writer.wait)
+                atexit.unregister(self._writer.finish)
 
     def _write(self, step: int, snapshot: Snapshot, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
         saving = files.join(self.path, manifest.saving_mark(step))

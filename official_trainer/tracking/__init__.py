@@ -216,18 +216,20 @@ class Trackers(Tracker):
           MediaError: media cannot be shown.
         """
         recorded = points(values)
-        flat = numbers_in(recorded)
-        media = {name: value for name, value in recorded.items() if isinstance(value, Media)}
-        with self._timed():
+        numbers = numbers_in(recorded)
+        start = time.monotonic()
+        for tracker in self._others:
+            tracker.log(split, step, numbers)
+        if len(numbers) < len(recorded):
+            media = {name: value for name, value in recorded.items() if isinstance(value, Media)}
             for tracker in self._others:
-                tracker.log(split, step, flat)
-                if media:
-                    tracker.publish(split, step, media)
-            if self._rows is not None:
-                if split == EVALUATION:
-                    for tracker in self._others:
-                        tracker.flush()
-                self._rows.log(split, step, flat)
+                tracker.publish(split, step, media)
+        if self._rows is not None:
+            if split == EVALUATION:
+                for tracker in self._others:
+                    tracker.flush()
+            self._rows.log(split, step, numbers)
+        self.spent_seconds += time.monotonic() - start
 
     def publish(self, split: str, step: int, media: Mapping[str, Any]) -> None:
         """Records media, which may be nested as metrics may.
@@ -235,10 +237,11 @@ class Trackers(Tracker):
         Raises:
           MediaError: a value is not media, or an image does not have an image's shape.
         """
-        with self._timed():
-            flat = {name: on_host(name, value) for name, value in _leaves(media, "")}
-            for tracker in self._trackers:
-                tracker.publish(split, step, flat)
+        flat = {name: on_host(name, value) for name, value in _leaves(media, "")}
+        start = time.monotonic()
+        for tracker in self._trackers:
+            tracker.publish(split, step, flat)
+        self.spent_seconds += time.monotonic() - start
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
         for tracker in self._trackers:
@@ -256,9 +259,10 @@ class Trackers(Tracker):
             tracker.resume(split, step)
 
     def flush(self) -> None:
-        with self._timed():
-            for tracker in self._trackers:
-                tracker.flush()
+        start = time.monotonic()
+        for tracker in self._trackers:
+            tracker.flush()
+        self.spent_seconds += time.monotonic() - start
 
     def end(self, outcome: Outcome) -> None:
         """Calls every tracker, also when one fails; then raises the error."""
@@ -271,14 +275,6 @@ class Trackers(Tracker):
         with contextlib.ExitStack() as calls:
             for tracker in reversed(self._trackers):
                 calls.callback(tracker.close)
-
-    @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.spent_seconds += time.monotonic() - start
 
 
 def _end(tracker: Tracker, outcome: Outcome) -> None:
@@ -313,7 +309,11 @@ Point = float | Media
 """What a tracker records under one name at one step."""
 
 
-def points(values: Mapping[str, Any]) -> dict[str, Point]:
+class Points(dict[str, Point]):
+    """What `points` returns, which is flat and on the host already."""
+
+
+def points(values: Mapping[str, Any]) -> Points:
     """Returns nested results with names joined by `/`, in their order: Python floats, and media on the host.
 
     Args:
@@ -334,7 +334,9 @@ def points(values: Mapping[str, Any]) -> dict[str, Point]:
       >>> flat["note"]
       Text(markdown='*so*')
     """
-    recorded: dict[str, Point] = {}
+    if isinstance(values, Points):
+        return values
+    recorded = Points()
     for name, value in _leaves(values, ""):
         if name in recorded:
             raise MetricError(f"two metrics are named {name!r}; rename one")

@@ -11,7 +11,7 @@ import os
 import subprocess
 
 from official_trainer.shown import without_secrets
-from official_trainer.threads import WorkerThread
+from official_trainer.threads import WorkerThread, has_ended
 
 COMMIT = "OFFICIAL_TRAINER_COMMIT"
 """Our own variable: the commit of the code that a job was given, in a copy or an image that git does not know."""
@@ -50,7 +50,7 @@ class Code:
 
     def wait(self, seconds: float) -> bool:
         """Waits for the answer, for at most `seconds`; returns whether it is there."""
-        return self._call.wait(seconds)
+        return has_ended(self._call, seconds)
 
     def _ask(self) -> None:
         if commit := given_commit():

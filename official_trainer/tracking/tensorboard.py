@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import os
@@ -127,7 +128,7 @@ class TensorBoardTracker(Tracker):
     ) -> None:
         self._options = options
         self._directory = str(directory)
-        self._files = EventFiles(self._directory)
+        self._files, self._is_url = EventFiles(self._directory), files.is_url(self._directory)
         self._folders = {"train": "train", "validation": "validation", **(folders or {})}
         self._folders["time"] = self._folders["train"]
         self._describes = describes
@@ -141,7 +142,7 @@ class TensorBoardTracker(Tracker):
         """Lists the run in the HParams tab, with fields of its current config, by the name of its directory."""
         if self._describes is None:
             return
-        folder = self._folder(self._describes)
+        folder = self._folders.get(self._describes, self._describes)
         summary = load("tensorboard.plugins.hparams.summary_v2")
         plain = {"experiment": experiment, **config}
         values = {
@@ -158,23 +159,34 @@ class TensorBoardTracker(Tracker):
         self._add(0, [(folder, new)])
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        if not self._writes(split):
+        if self._options.splits is not None and split not in self._options.splits:
             return
-        scalar = load("tensorboard.plugins.scalar.summary_v2")
-        new = []
+        folder, new = self._folders.get(split, split), []
         for name, value in values.items():
-            inner, tag = self._options.divide(shared_name(split, name, values))
-            path = "/".join(filter(None, (self._folder(split), inner)))
-            new.append((path, scalar.scalar_pb(f"time/{tag}" if split == "time" else tag, value)))
+            path, tag = folder, shared_name(split, name, values)
+            if self._options.divide_at != "never":
+                inner, tag = self._options.divide(tag)
+                path = "/".join(filter(None, (folder, inner)))
+            new.append((path, self._scalar_pb(f"time/{tag}" if split == "time" else tag, value)))
         self._add(step, new)
+
+    @functools.cached_property
+    def _scalar_pb(self) -> Any:
+        return load("tensorboard.plugins.scalar.summary_v2").scalar_pb
+
+    @functools.cached_property
+    def _events(self) -> Any:
+        return load("tensorboard.compat.proto.event_pb2")
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
         """Writes media, in one folder: TensorBoard groups them by the part of a name before the first `/`.
 
         A table becomes a text. A text that the files hold already, which a restart may publish again, is left out.
         """
-        path, new = self._folder(split), []
-        for name, item in media.items() if self._writes(split) else ():
+        path, new = self._folders.get(split, split), []
+        if self._options.splits is not None and split not in self._options.splits:
+            return
+        for name, item in media.items():
             summary = _summary_of(name, item)
             if not (isinstance(item, Text | Table) and self._holds(path, step, summary)):
                 new.append((path, summary))
@@ -182,12 +194,12 @@ class TensorBoardTracker(Tracker):
 
     def resume(self, split: str, step: int) -> None:
         """Leaves out the points of `split` at `step` that the files hold, without changing the files."""
-        for path in self._files.folders(self._folder(split)):
+        for path in self._files.folders(self._folders.get(split, split)):
             self._note(path, step)
 
     def rewind(self, step: int) -> None:
         """Drops the points after `step` in every folder that has any."""
-        events = load("tensorboard.compat.proto.event_pb2")
+        events = self._events
         restart = events.SessionLog(status=events.SessionLog.START)
         self.close()  # files change, so new points go to new ones
         self._written.clear()
@@ -199,74 +211,70 @@ class TensorBoardTracker(Tracker):
             # so there are two.
             for _ in range(2):
                 event = events.Event(wall_time=time.time(), step=step + 1, session_log=restart)
-                self._writer(path).add_event(event)
-            self._writer(path).flush()
+                self._writer_of(path).write(event.SerializeToString())
+            self._writers[path].flush()
 
     def flush(self) -> None:
-        with self._storage_faults_said():
+        try:
             for writer in self._writers.values():
                 writer.flush()
+        except Exception as error:
+            self._leave_out(error)
 
     def end(self, outcome: Outcome) -> None:
         """Says in the HParams tab that the run has ended."""
         if self._describes is None or outcome.status != "done" or outcome.step is None:
             return
-        folder = self._folder(self._describes)
+        folder = self._folders.get(self._describes, self._describes)
         self._note(folder, outcome.step)
         self._add(outcome.step, [(folder, _session_end())])
 
     def close(self) -> None:
-        with self._storage_faults_said():
+        try:
             for writer in self._writers.values():
                 writer.close()
             self._writers.clear()
-
-    def _folder(self, split: str) -> str:
-        return self._folders.get(split, split)
-
-    def _writes(self, split: str) -> bool:
-        return self._options.splits is None or split in self._options.splits
+        except Exception as error:
+            self._leave_out(error)
 
     def _add(self, step: int, new: Sequence[tuple[str, Any]]) -> None:
         """Writes those points that are new; each is a folder and a summary of one value."""
-        events = load("tensorboard.compat.proto.event_pb2")
         written = set()
-        with self._storage_faults_said():
+        try:
             for path, summary in new:
                 if (path, summary.value[0].tag, step) not in self._written:
-                    self._writer(path).add_event(events.Event(wall_time=time.time(), step=step, summary=summary))
+                    event = self._events.Event(wall_time=time.time(), step=step, summary=summary)
+                    self._writer_of(path).write(event.SerializeToString())
                     written.add(path)
             for path in written:
                 self._writers[path].flush()
+        except Exception as error:
+            self._leave_out(error)
 
-    def _writer(self, path: str) -> _EventWriter:
+    def _writer_of(self, path: str) -> _EventWriter:
         writer = self._writers.get(path)
-        if writer is not None and not (files.is_url(writer.path) or os.path.exists(writer.path)):
+        if writer is not None and not (self._is_url or os.path.exists(writer.path)):
             _logger.warning("%s was removed while the run writes to it; the next points are in a new file", writer.path)
             self._writers.pop(path).close()
         if path not in self._writers:
             self._writers[path] = _EventWriter(self._files.make(path))
         return self._writers[path]
 
-    @contextlib.contextmanager
-    def _storage_faults_said(self) -> Iterator[None]:
+    def _leave_out(self, error: Exception) -> None:
         """Leaves points out if the storage fails, says so once, and begins new files for the next points."""
-        try:
-            yield
-        except Exception as error:
-            if files.as_storage_error(error) is None:
-                raise
-            if not self._has_warned:
-                self._has_warned = True
-                _logger.warning(
-                    "points for TensorBoard cannot be written: %s: %s. They are left out until there is space again; "
-                    "the run continues, and metrics.jsonl has the numbers.",
-                    *(getattr(error, "filename", None) or self._files.path(""), files.reason_of(error)),
-                )
-            for writer in self._writers.values():
-                with contextlib.suppress(Exception):
-                    writer.close()
-            self._writers.clear()
+        if files.as_storage_error(error) is None:
+            raise error
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "points for TensorBoard cannot be written: %s: %s. They are left out until there is space again; the "
+                "run continues, and metrics.jsonl has the numbers.",
+                *(getattr(error, "filename", None) or self._files.path(""), files.reason_of(error)),
+            )
+        for writer in self._writers.values():
+            with contextlib.suppress(Exception):
+                writer.close()
+        self._writers.clear()
 
     def _holds(self, path: str, step: int, summary: Any) -> bool:
         if self._rewound_to is not None and step > self._rewound_to:
@@ -288,7 +296,7 @@ _numbers = itertools.count()
 
 
 class _EventWriter:
-    """Appends events to a new file of a folder; in the thread of its caller, unlike TensorBoard's own writer."""
+    """A new event file of a folder, with `write(record)`; in its caller's thread, unlike TensorBoard's own writer."""
 
     def __init__(self, folder: str) -> None:
         begun = [int(part[1]) for name in files.list_dir(folder) if (part := _SECONDS.search(name))]
@@ -296,14 +304,10 @@ class _EventWriter:
         name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
         self.path = files.join(folder, name)
         file = files.open_file(self.path, "wb")
-        self._records = load("tensorboard.summary.writer.record_writer").RecordWriter(file)
+        self.write = load("tensorboard.summary.writer.record_writer").RecordWriter(file).write
         self.flush, self.close = file.flush, file.close
         event = load("tensorboard.compat.proto.event_pb2").Event(wall_time=time.time(), file_version="brain.Event:2")
-        self.add_event(event)
-
-    def add_event(self, event: Any) -> None:
-        """Adds an event, which `flush` and `close` bring to the file."""
-        self._records.write(event.SerializeToString())
+        self.write(event.SerializeToString())
 
 
 class EventFiles:

@@ -28,7 +28,7 @@ from official_trainer import files
 from official_trainer.distributed.cluster import PS, Cluster, process_name
 from official_trainer.distributed.peers import PeerLostError, answers
 from official_trainer.errors import ExitCode
-from official_trainer.threads import WorkerThread, run_bounded
+from official_trainer.threads import WorkerThread, has_ended, run_bounded
 
 _LATE_FILE = "late.json"
 _READ_SECONDS = 5.0  # the storage may be what hangs
@@ -235,7 +235,7 @@ def dump_and_exit(
         ]
         deadline = time.monotonic() + timeout_seconds
         for call in [WorkerThread("stall-report").submit(functools.partial(attempt, job)) for job in jobs]:
-            call.wait(deadline - time.monotonic())
+            has_ended(call, deadline - time.monotonic())
     finally:
         os._exit(int(stall.exit_code))
 

@@ -14,10 +14,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
+from concurrent import futures
 from typing import Any
 
 from official_trainer.runs.health.stall_report import PEERS, SHARED, LateReports, Stall, dump_and_exit
-from official_trainer.threads import Call, RepeatingThread, WorkerThread
+from official_trainer.threads import RepeatingThread, WorkerThread, has_ended
 
 _logger = logging.getLogger(__name__)
 
@@ -249,7 +250,7 @@ class Watchdog:
             record(stall)
         finally:
             for call in calls:
-                call.wait()
+                has_ended(call)
 
     def enter(self, phase: str, step: int | None = None) -> None:
         """Takes the phase that the run begins; that is progress.
@@ -299,12 +300,12 @@ class _Prober:
     def __init__(self, probe: Callable[[], Mapping[str, Any]]) -> None:
         self._probe = probe
         self._thread = WorkerThread("stall-probe")
-        self._call: Call | None = None
+        self._call: futures.Future[Any] | None = None
         self._answer: dict[int, Reading] = {}
 
     def read(self, entry: int) -> Reading | None:
         """Starts the next call, unless the last one lasts; returns what the last one read, if it was of `entry`."""
-        if self._call is not None and not self._call.is_done:
+        if self._call is not None and not self._call.done():
             return None
         answer, self._answer = self._answer.get(entry), {}
 

@@ -183,7 +183,7 @@ def test_an_error_beside_training_comes_up_at_the_next_hook(tmp_path):
     action = command(python("raise SystemExit(1)"), ("step",))
     watched = Events(action, tmp_path, "fail")
     watched.step(10)
-    assert action._worker.wait(60)
+    assert action.are_sent(60)
     with pytest.raises(ActionError, match=r"failed in on_step at step 20: .*\(event step of step 10\) ended with exit"):
         watched.step(20)
     with pytest.raises(ActionError, match=r"\(event step of step 20\)"):
@@ -271,7 +271,7 @@ def test_training_does_not_wait_unless_asked_to(tmp_path):
     watched = Events(action, tmp_path, "fail")
     watched.step(10)
     watched.step(20)
-    assert not action._worker.wait(0.05)
+    assert not action.are_sent(0.05)
     go.touch()
     watched.end()
     log = (tmp_path / "commands" / "Command.log").read_text()

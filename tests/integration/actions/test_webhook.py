@@ -268,7 +268,7 @@ def test_on_error_fail_ends_the_run_without_the_address(tmp_path, server):
     told = Posts(tmp_path, ("step",), url=server.url)
     with pytest.raises(ActionError, match="event step of step 10 was posted once without success") as caught:
         told.step(10)  # the answer may come before this call ends
-        assert told.action._worker.wait(60)
+        assert told.action.are_sent(60)
         told.step(20)
     error = caught.value
     while error is not None:

@@ -85,16 +85,18 @@ def test_the_caller_goes_on_while_the_tracker_works_and_flush_waits(monkeypatch)
     inner = Recorder()
     inner.gate.clear()
     tracker = ThreadedTracker(inner, name="x", on_error="fail")
-    for step in range(3):
-        tracker.log("train", step, {})
-    one_more = threading.Thread(target=tracker.log, args=("train", 3, {}))
-    one_more.start()
+    tracker.log("train", 0, {})
     inner.entered.wait()
+    for step in range(1, 4):
+        tracker.log("train", step, {})
+    one_more = threading.Thread(target=tracker.log, args=("train", 4, {}))
+    one_more.start()
+    one_more.join(0.05)
     assert inner.calls == [] and one_more.is_alive()
     inner.gate.set()
     one_more.join()
     tracker.flush()
-    assert inner.calls == [*(("log", step) for step in range(4)), ("flush",)]
+    assert inner.calls == [*(("log", step) for step in range(5)), ("flush",)]
     tracker.close()
 
 
@@ -172,7 +174,9 @@ def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog, monkeyp
     inner = Recorder()
     inner.gate.clear()
     tracker = ThreadedTracker(inner, name="x")
-    for step in range(5):
+    tracker.log("train", 0, {})
+    inner.entered.wait()
+    for step in range(1, 5):
         tracker.log("train", step, {})
     tracker.flush()
     tracker.flush()
@@ -183,8 +187,8 @@ def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog, monkeyp
         "tracker x: 8 of 8 calls were lost",
     ]
     inner.gate.set()
-    tracker._worker.wait()
-    assert inner.calls == [("log", 0), ("log", 1), ("log", 2), ("close",)]
+    tracker._thread.join(60)
+    assert inner.calls == [*(("log", step) for step in range(4)), ("close",)]
 
 
 def test_what_must_work_is_waited_for_and_it_is_said_once(monkeypatch):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from official_trainer.config import RuntimeConfig
 from official_trainer.runs.health.stall_report import LateReports, Stall
 from official_trainer.runs.health.watchdog import FACTOR, Progress, Reading, Watchdog
+from official_trainer.threads import has_ended
 
 FLOOR_SECONDS, STARTUP_SECONDS = 100, 1000
 CHILD_SECONDS = 120
@@ -376,7 +377,7 @@ def look(watchdog, clock):
     """Polls once, and waits until the probe has answered what was asked then."""
     clock.now += watchdog.poll_seconds
     watchdog.poll()
-    assert watchdog._prober._call.wait(CHILD_SECONDS)
+    assert has_ended(watchdog._prober._call, CHILD_SECONDS)
 
 
 def test_what_the_probe_sees_is_progress_and_tells_input_from_window():
