@@ -1,4 +1,4 @@
-"""What a training step pays for exact resume: random streams, the mark of waiting for data, the trace of the loss.
+"""What a training step pays for exact resume: random streams, the clock of its waits, the trace of the loss.
 
 Owns: the same trainer with each of these left out. Does not own: the tables (`report.py`).
 
@@ -11,11 +11,12 @@ Run as a process of its own (`python -m benchmarks.bookkeeping FILE --rounds=N`)
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks import processes, rounds
@@ -56,7 +57,7 @@ def build_trainer(experiment: str, streams: int, mark: int, trace: int) -> Any:
     context, trace_of = trainer.context, trainer.windows.step.trace
     context.streams.begin_step = _repeated(context.streams.begin_step, streams)
     trace_of.update = _repeated(trace_of.update, trace)
-    context.input_wait.next = _nested(context.input_wait.next, mark)
+    context.clock.waiting = _nested(context.clock.waiting, mark)
     return trainer
 
 
@@ -68,11 +69,12 @@ def _repeated(function: Callable[..., None], times: int) -> Callable[..., None]:
     return call
 
 
-def _nested(function: Callable[[Callable[[], Any]], Any], times: int) -> Callable[[Callable[[], Any]], Any]:
-    def call(get_inputs: Callable[[], Any]) -> Any:
-        for _ in range(times):
-            get_inputs = functools.partial(function, get_inputs)
-        return get_inputs()
+def _nested(waiting: Callable[[], Any], times: int) -> Callable[[], Any]:
+    @contextlib.contextmanager
+    def call() -> Iterator[Callable[[Any], Any]]:
+        with contextlib.ExitStack() as stack:
+            ends = [stack.enter_context(waiting()) for _ in range(times)]
+            yield lambda inputs: [end(inputs) for end in ends]
 
     return call
 

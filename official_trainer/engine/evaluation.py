@@ -492,10 +492,9 @@ class Evaluation:
 
     def create_loop(self, options: orbit.StandardEvaluatorOptions, *, folds: bool) -> Callable[[Any, int, Any], Any]:
         """Returns `loop(iterator, num_steps, state) -> state`; `folds` is whether steps return logs to fold."""
-        watched = functools.partial(self._context.traces.watched, "eval")
-        trainer = self._trainer
+        trainer, traces = self._trainer, self._context.traces
         if options.use_tf_while_loop and not folds:  # a fold runs on the host, after each step
-            run = windows.stepping_loop(trainer.eval_step, traced_step=True, traced_loop=True, watched=watched)
+            run = windows.stepping_loop(trainer.eval_step, traces, "eval", traced_step=True, traced_loop=True)
 
             def traced(iterator: Any, num_steps: int, state: Any) -> Any:
                 report, done = self._progress(num_steps), 0
@@ -509,7 +508,7 @@ class Evaluation:
                 return state
 
             return traced
-        step = tf.function(watched(trainer.eval_step)) if options.use_tf_function else trainer.eval_step
+        step = tf.function(traces.watched("eval", trainer.eval_step)) if options.use_tf_function else trainer.eval_step
 
         def eager(iterator: Any, num_steps: int, state: Any) -> Any:
             report, done = self._progress(num_steps), 0

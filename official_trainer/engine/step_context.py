@@ -17,8 +17,8 @@ from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.strategy import described, needs_xla
 from official_trainer.engine.changed_state import ChangedState
 from official_trainer.engine.coordinator import AsyncWorkers
+from official_trainer.engine.step_clock import StepClock
 from official_trainer.engine.traces import Traces
-from official_trainer.engine.windows import InputWait
 from official_trainer.lazy import tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import attached, optimization
@@ -36,7 +36,6 @@ class TrainerOptions:
     Attributes:
       eval_tasks: named validation sets, which are evaluated with the same weights.
       stop: asks the run to stop; None for one that never does.
-      counts_input_wait: whether steps count when they wait for data, so that a state can be saved meanwhile.
       measures_loss: whether steps add to `training_loss` and the loss trace.
       checks_finite: whether losses and weights that are not finite end the run.
       keeps_model_metrics: whether the model's metrics, with those of `compile`, go on from one summary to the next,
@@ -48,7 +47,6 @@ class TrainerOptions:
 
     eval_tasks: Sequence[Part] = ()
     stop: StopRequest | None = None
-    counts_input_wait: bool = True
     measures_loss: bool = True
     checks_finite: bool = True
     keeps_model_metrics: bool = False
@@ -73,7 +71,7 @@ class StepContext:
       changed_state: refuses a step that changes what no checkpoint holds.
       process_group: the processes of the run.
       traces: the traces of training and evaluation steps in this process.
-      input_wait: whether a training step waits for data.
+      clock: how long training steps wait for data.
       workers: run the training steps, each at its own speed; None without a coordinator.
       train_options: whether training steps, and the loop over those of a window, are traced.
       eval_options: the same of evaluation steps.
@@ -118,7 +116,7 @@ class StepContext:
             shared = self.global_step, self.streams, self.process_group, self.traces
             patience_seconds = runtime_field(config, "rendezvous_timeout_seconds", 600.0)
             self.workers = AsyncWorkers(coordinator, *shared, patience_seconds=patience_seconds)
-        self.input_wait = InputWait(counts=options.counts_input_wait and coordinator is None)
+        self.clock = StepClock(is_used=coordinator is None)
         self.train_options = orbit.StandardTrainerOptions(
             use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
         )

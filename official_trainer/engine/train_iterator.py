@@ -19,7 +19,9 @@ import orbit
 
 from official_trainer import inputs
 from official_trainer.distributed import tpu
+from official_trainer.engine import windows
 from official_trainer.engine.data_end import length_of
+from official_trainer.engine.step_clock import StepClock
 from official_trainer.inputs import DataError, InputContext, data_service, in_hand
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
@@ -33,9 +35,11 @@ class Blocks:
     """Asks for data in blocks of batches, `[steps, batch, …]`, wherever a pipeline offers them.
 
     Attributes:
+      clock: measures how long steps wait for a block.
       stacked_steps: how many batches of all other data are stacked into a block; None if those stay single.
     """
 
+    clock: StepClock
     stacked_steps: int | None = None
 
 
@@ -310,7 +314,6 @@ class TrainIterator:
         self._global_step = global_step
         self._on_data_end = on_data_end
         self._blocks = blocks
-        self._yields_blocks = False
         self._dataset = dataset
         self._distribute: Callable[[Any], Any] = lambda dataset: dataset
         self._explained_by: Any = builder  # has `source` and `errors_explained`
@@ -352,14 +355,14 @@ class TrainIterator:
     @contextlib.contextmanager
     def instead(self, batches: Any) -> Iterator[None]:
         """Steps in a `with` block take these `batches`, distributed; the training data stays where it is."""
-        first, before = int(self._global_step.numpy()), (self._iterator, self._yields_blocks)
-        self._yields_blocks = self._is_always_in_blocks
-        self._iterator = iter(inputs.stack_windows(batches, 1) if self._yields_blocks else batches)
+        first, before = int(self._global_step.numpy()), self._iterator
+        self._iterator = iter(batches)
+        if self._blocks is not None and self._blocks.stacked_steps is not None:
+            self._iterator = windows.Blocks(iter(inputs.stack_windows(batches, 1)), self._blocks.clock)
         try:
             yield
         finally:
-            # A compiled window may hold batches of the iterator before; a new one begins with the first of them.
-            self._iterator, self._yields_blocks = (None, False) if self._is_always_in_blocks else before
+            self._iterator = before
             self.position.skipped_steps.assign_sub(int(self._global_step.numpy()) - first)
 
     @contextlib.contextmanager
@@ -378,7 +381,8 @@ class TrainIterator:
             step = int(self._global_step.numpy())
             dataset = self._build(step, self._blocks)
             is_of_task = self._dataset is None
-            self._yields_blocks = self.builder.yields_blocks if is_of_task else self._is_always_in_blocks
+            in_blocks = self.builder.yields_blocks if is_of_task else self._is_always_in_blocks
+            blocks = self._blocks if in_blocks else None
             if is_of_task and self.builder.context is not None:
                 self._warn_of_small_data(self.builder.context)
                 for on_build in self._observers:
@@ -387,15 +391,15 @@ class TrainIterator:
             if self._worker_streams is not None:  # what was built above describes the data
                 self._iterator = self._worker_streams(self.builder, self.position.start_step(step))
             else:
-                self._iterator = tf.nest.map_structure(iter, dataset)
+                iterator = tf.nest.map_structure(iter, dataset)
+                self._iterator = iterator if blocks is None else windows.Blocks(iterator, blocks.clock)
             self.build_seconds += time.monotonic() - began
         return self._iterator
 
     @property
     def yields_blocks(self) -> bool:
         """Whether the iterator yields blocks of batches, `[steps, batch, …]`."""
-        self.iterator()
-        return self._yields_blocks
+        return isinstance(self.iterator(), windows.Blocks)
 
     @property
     def _is_always_in_blocks(self) -> bool:

@@ -19,7 +19,7 @@ from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import copies, local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext, check_logs
-from official_trainer.engine.traces import batch_of_block, batch_signature
+from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.lazy import tf
 from official_trainer.tasks import accumulation, kept_tensors, optimization, publish
@@ -158,8 +158,11 @@ class TrainStep:
         context = self._context
         of_trace = context.traces.of_traced("train", context.task.train_step, inputs)
         with of_trace, context.changed_state.of_traced():
-            published = self._dispatched(inputs) if context.dispatches else self._run_of_one(inputs)
-            publish.deliver(published)
+            if context.dispatches:
+                publish.deliver(self._dispatched(inputs))
+            else:
+                with self._step_on_replica(inputs) as step:
+                    publish.deliver(context.strategy.run(step, args=(inputs,)))
         if context.average is not None:
             context.average.update(context.global_step)
 
@@ -194,7 +197,7 @@ class TrainStep:
         return tf.function(self._context.traces.watched("train", self._run_of_one))
 
     def step_of_task(self) -> Callable[..., Any]:
-        """Returns the task's step, which returns logs; over micro-batches, what `_measured` returns for them."""
+        """Returns the task's step, which returns logs; over micro-batches, what `_measured_logs` does."""
         accumulator, task = self.accumulator, self._context.task
         if accumulator is None:
             return task.train_step
@@ -203,13 +206,17 @@ class TrainStep:
             return self._context.streams.of_part("train", self._stream_number(), number, accumulator.num_micro_batches)
 
         def measured(logs: Mapping[str, Any]) -> list[tf.Tensor]:
-            loss, numbers = self._measured(logs)
+            loss, numbers = self._measured_logs(logs)
             return [_mean(loss), tf.zeros([2, MAX_NUMBERS]) if numbers is None else numbers]
 
         return accumulator.over(task.train_step, accumulation.Measured(measured, [[], [2, MAX_NUMBERS]]), streams)
 
+    def _measured(self, returned: Any) -> tuple[Any, tf.Tensor | None]:
+        """Returns the loss, and other numbers in one tensor, if there are any, of what `step_of_task` returned."""
+        return self._measured_logs(returned) if self.accumulator is None else returned
+
     @do_not_convert
-    def _measured(self, logs: Mapping[str, Any]) -> tuple[Any, tf.Tensor | None]:
+    def _measured_logs(self, logs: Mapping[str, Any]) -> tuple[Any, tf.Tensor | None]:
         """Returns the loss of a step, and its other numbers in one tensor, if there are any; traced."""
         context = self._context
         check_logs(context.task, "train_step", logs, needed=context.task.loss)
@@ -230,20 +237,20 @@ class TrainStep:
         if context.workers is None:  # workers share the generators, which are set before a window
             context.streams.begin_step(context.global_step)
 
-        @do_not_convert
-        def step(inputs: Any) -> Any:
+        @contextlib.contextmanager
+        def of_step() -> Iterator[publish.Tensors]:
             streams = context.streams.named("train", number)
-            with streams, publish.collecting(is_wanted=publishes) as published:
-                with updates.collecting(), context.whole_losses():
-                    returned = step_of_task(
-                        inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics
-                    )
-                return returned if self.accumulator is not None else self._measured(returned), published
+            collecting = publish.collecting(is_wanted=publishes)
+            with streams, collecting as published, updates.collecting(), context.whole_losses():
+                yield published
 
-        if context.enables_xla and not self.compiles_windows:
-            step = tf.function(step, jit_compile=True)
+        objects = {"model": context.model, "optimizer": context.optimizer, "metrics": self.metrics}
         with during(task=context.task, method="train_step", batch=lambda: batch_signature(inputs)):
-            (loss, numbers), published = step(inputs)
+            if context.enables_xla and not self.compiles_windows:
+                (loss, numbers), published = self._compiled(step_of_task, of_step, objects)(inputs)
+            else:
+                with of_step() as published:
+                    loss, numbers = self._measured(step_of_task(inputs, **objects))
         kept_tensors.check(context.task, "train_step", (), context.model, *self.metrics)
         loss = _mean(loss)
         if context.options.measures_loss:
@@ -255,6 +262,21 @@ class TrainStep:
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             context.global_step.assign_add(1)
         return published if publishes else None  # on a TPU, a replica cannot return a structure without tensors
+
+    def _compiled(
+        self,
+        step_of_task: Callable[..., Any],
+        of_step: Callable[[], contextlib.AbstractContextManager[publish.Tensors]],
+        objects: Mapping[str, Any],
+    ) -> Callable[[Any], Any]:
+        """Returns the task's step as one XLA program, which returns what is measured and what is published."""
+
+        @do_not_convert
+        def step(inputs: Any) -> Any:
+            with of_step() as published:
+                return self._measured(step_of_task(inputs, **objects)), published
+
+        return tf.function(step, jit_compile=True)
 
     def _stream_number(self) -> Any:
         """Returns what the step's random numbers depend on; has `read_value()`, int64.
@@ -295,7 +317,7 @@ def _first_step(steps: Sequence[Any]) -> int:
 
 
 class WindowRunner:
-    """Runs windows of training steps on all processes.
+    """What `Trainer.run_steps` needs for a window of steps, on all processes.
 
     Attributes:
       step: the traced step.
@@ -315,8 +337,8 @@ class WindowRunner:
         self.published: Mapping[str, float | Histogram | Image] | None = None
         self.step = step
         self._context, self._trainer, self._train_iterator = context, trainer, train_iterator
-        self._watched = functools.partial(context.traces.watched, "train")
         self._mean_loss, self._first_bad_step = 0.0, _NO_STEP
+        self._has_data_ended = False
 
     @property
     def mean_loss(self) -> float:
@@ -345,50 +367,57 @@ class WindowRunner:
         with self.process_group.reading(self.step.variables):
             return self.step.results()
 
-    def run_steps(self, num_steps: int, publishes: bool, position: Sequence[int] | None) -> int:
-        """Runs a window on all processes, from the chief's data position; see `Trainer.run_steps`.
+    def begin(self, position: Sequence[int] | None) -> int:
+        """Begins a window at the chief's position in the data, if that is given; returns the current step."""
+        self.published, self._has_data_ended = None, False
+        if position is not None:
+            self._train_iterator.go_to(position)
+        return self._context.step
 
-        A collective call, which this makes by itself: a step's traceback has one line less.
+    def goes_on(self, goal: int) -> bool:
+        """Whether there are steps and data left for a window up to step `goal`."""
+        return self._context.step < goal and not self._has_data_ended
+
+    @contextlib.contextmanager
+    def reading(self, goal: int, *, publishes: bool) -> Iterator[tuple[windows.WindowLoop, Any, tf.Tensor]]:
+        """For a call of the loop: yields it, the iterator whose next batch is that of the current step, and its steps.
+
+        The data may end in the call; then the next epoch begins, or the window is over.
         """
-        context, data = self._context, self._train_iterator
-        with self.process_group.calling(self, "run_steps", (num_steps, publishes, position), {}):
-            self.published = None
-            if position is not None:
-                data.go_to(position)
-            first = context.step
-            goal = first + num_steps
-            while (step := context.step) < goal:
-                try:
-                    with during(lambda: f"training at step {context.step + 1}", task=context.task):
-                        if publishes:
-                            run = self._publishing_from_block if data.yields_blocks else self._publishing_from_batch
-                            with self._reading() as iterator:
-                                tensors = run(iterator)
-                            self.published = publish.on_host(tensors, context.strategy)
-                        else:
-                            loop = self._loop_over_blocks if data.yields_blocks else self.loop
-                            with self._reading() as iterator:
-                                loop(iterator, tf.constant(goal - step, tf.int32))
-                except (StopIteration, tf.errors.OutOfRangeError):
-                    if not data.handle_end():
-                        break
-                else:
-                    reached = context.step  # everything is timed by it
-                    if reached != goal:
-                        raise RuntimeError(
-                            f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
-                            f"{type(self._trainer).__name__}.train_step must add 1 to self.global_step"
-                        )
-            if not self.process_group.is_alone:
-                own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
-                bad_step = _first_step(copies(self.step.first_bad_step))
-                losses_and_steps = self.process_group.exchange((own, bad_step))
-                self._mean_loss = statistics.fmean(loss for loss, _ in losses_and_steps)
-                self._first_bad_step = _first_step([step for _, step in losses_and_steps])
-            context.traces.check("train")
-            ran = context.step - first
-            accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)
-            return ran
+        context, data, step = self._context, self._train_iterator, self._context.step
+        try:
+            with during(lambda: f"training at step {context.step + 1}", task=context.task):
+                iterator = data.iterator()
+                with data.reading(), during(batch=lambda: batch_signature(iterator)):
+                    yield self._loop_over(iterator, publishes), iterator, tf.constant(goal - step, tf.int32)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            self._has_data_ended = not data.handle_end()
+        except BaseException:
+            if isinstance(iterator, windows.Blocks):  # how many steps of the block are done, only global_step knows
+                data.reset()
+            raise
+        else:
+            reached = context.step  # everything is timed by it
+            if reached != goal:
+                raise RuntimeError(
+                    f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
+                    f"{type(self._trainer).__name__}.train_step must add 1 to self.global_step"
+                )
+        finally:
+            context.clock.end_window()
+
+    def end(self, first: int) -> int:
+        """Ends a window that began at step `first`; returns how many steps ran."""
+        if not self.process_group.is_alone:
+            own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
+            bad_step = _first_step(copies(self.step.first_bad_step))
+            losses_and_steps = self.process_group.exchange((own, bad_step))
+            self._mean_loss = statistics.fmean(loss for loss, _ in losses_and_steps)
+            self._first_bad_step = _first_step([step for _, step in losses_and_steps])
+        self._context.traces.check("train")
+        ran = self._context.step - first
+        accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)
+        return ran
 
     def create_loop(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over the trainer's steps: on workers, or here, batch by batch."""
@@ -397,46 +426,46 @@ class WindowRunner:
             return context.workers.create_loop(self._trainer.train_step)
         return windows.stepping_loop(
             self._trainer.train_step,
+            context.traces,
+            "train",
             traced_step=options.use_tf_function,
             traced_loop=options.use_tf_while_loop,
-            watched=self._watched,
         )
 
+    def _loop_over(self, iterator: Any, publishes: bool) -> windows.WindowLoop:
+        """Returns the loop over an iterator; one that publishes runs one step, and takes what it has published."""
+        in_blocks = isinstance(iterator, windows.Blocks)
+        if not publishes:
+            return self._loop_over_blocks if in_blocks else self.loop
+
+        def loop(iterator: Any, num_steps: tf.Tensor) -> None:
+            tensors = self._publishing_from_block(next(iterator)) if in_blocks else self._publishing_step(iterator)
+            self.published = publish.on_host(tensors, self._context.strategy)
+
+        return loop
+
     @functools.cached_property
-    def _loop_over_blocks(self) -> windows.BlockLoop:
-        context = self._context
-        return windows.BlockLoop(self.step.run, context.input_wait, context.traces, compiles=self.step.compiles_windows)
+    def _loop_over_blocks(self) -> windows.WindowLoop:
+        return windows.block_loop(self.step.run, self._context.traces, compiles=self.step.compiles_windows)
 
     @functools.cached_property
     def _publishing_from_block(self) -> Callable[[Any], publish.Tensors]:
-        """`step(iterator)`, the same step as in a window, traced once more to return what it publishes."""
-        return self._loop_over_blocks.returning(publish.returning(self.step.run))
+        """`step(batch)`, the same step as in a window, traced once more to return what it publishes."""
+        watched = self._context.traces.watched("train", publish.returning(self.step.run))
+        return tf.function(watched, jit_compile=True if self.step.compiles_windows else None)
 
     @functools.cached_property
-    def _publishing_from_batch(self) -> Callable[[Any], publish.Tensors]:
+    def _publishing_step(self) -> Callable[[Any], publish.Tensors]:
+        """The same of an iterator over batches."""
         context, train_step = self._context, self._trainer.train_step
         if context.workers is not None:
             return context.workers.create_publishing_step(train_step)
         step = publish.returning(train_step)
         if context.dispatches:
             return step  # traced for one task, because no value leaves a branch
-        return tf.function(self._watched(step)) if context.train_options.use_tf_function else step
+        return tf.function(context.traces.watched("train", step)) if context.train_options.use_tf_function else step
 
     @functools.cached_property
     def loop(self) -> windows.WindowLoop:
         """`loop(iterator, num_steps)` over single batches, created when it is first needed."""
         return self._trainer.create_train_loop_fn()
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[Any]:
-        """For a call that runs steps: yields the iterator whose next batch is that of the current step."""
-        iterator = self._train_iterator.iterator()
-        batch = batch_of_block if self._train_iterator.yields_blocks else lambda batches: batches
-        notes = during(batch=lambda: batch_signature(batch(iterator)))
-        with self._context.input_wait.window(), self._train_iterator.reading(), notes:
-            try:
-                yield iterator
-            except BaseException:
-                if self._train_iterator.yields_blocks:  # how many steps of the block are done, only global_step knows
-                    self._train_iterator.reset()
-                raise

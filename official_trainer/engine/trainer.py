@@ -283,9 +283,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         Args:
           iterator: for `next_train_inputs`.
         """
-        next_inputs = convert(self.next_train_inputs)
-        context = self.context
-        self._step.run(context.input_wait.next(lambda: next_inputs(iterator)))
+        with self.context.clock.waiting() as received:
+            inputs = convert(self.next_train_inputs)(iterator)
+            received(inputs)
+        self._step.run(inputs)
 
     @collective
     def train_loop_end(self) -> dict[str, Any]:
@@ -427,14 +428,15 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Replaces the config; only settings that are used between windows change: lengths, intervals, retention."""
         self.config = config
 
-    def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
-        """Runs `num_steps` steps in one window and returns how many ran.
+    def run_steps(self, num_steps: int, *, publish: bool = False, position: Sequence[int] | None = None) -> int:
+        """Runs `num_steps` steps in one window, on all processes, and returns how many ran.
 
         Fewer run only when the training data ends and `trainer.on_data_end` is `stop`.
 
         Args:
           num_steps: how many; one, if it is to publish.
-          publish: whether `published` has to hold afterwards what was published from inside the step.
+          publish: whether `windows.published` has to hold afterwards what was published from inside the step.
+          position: of the chief in the data, which the other processes get; see `DataPosition.values`.
 
         Raises:
           DataError: the data ended (and `on_data_end` is `error`), holds nothing, or cannot be read.
@@ -442,8 +444,16 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           PreemptedError: the run was asked to stop; `global_step` has the number of steps that ran completely.
         """
         assert num_steps == 1 or not publish
-        position = None if self.process_group.is_alone else self.train_iterator.position.values()
-        return self.windows.run_steps(num_steps, publish, position)
+        if position is None and not self.process_group.is_alone:
+            position = self.train_iterator.position.values()
+        # A collective call, which this makes by itself, as it calls the loop: a step's traceback has fewer lines.
+        options = {"publish": publish, "position": position}
+        with self.process_group.calling(self, "run_steps", (num_steps,), options):
+            first = self.windows.begin(position)
+            while self.windows.goes_on(first + num_steps):
+                with self.windows.reading(first + num_steps, publishes=publish) as (loop, iterator, steps):
+                    loop(iterator, steps)
+            return self.windows.end(first)
 
     def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the model holds its averaged weights, if the run averages."""
@@ -483,7 +493,7 @@ def _blocks_of(config: Any, context: StepContext, cls: type[Trainer]) -> Blocks 
     if not takes_blocks:
         return None
     stacked_steps = min(config.trainer.steps_per_loop, windows.MAX_BLOCK_STEPS)
-    return Blocks(stacked_steps=stacked_steps if context.enables_xla else None)
+    return Blocks(clock=context.clock, stacked_steps=stacked_steps if context.enables_xla else None)
 
 
 def _train_iterator_of(

@@ -1,8 +1,7 @@
 """tf.data service: training batches that separate processes prepare, from a dispatcher and its data workers.
 
-Owns: what a process of these two roles runs, how a training dataset is sent through the service, how long the start
-waits for it, and the warning when it does not deliver. Does not own: starting processes (`cli/`), stalls
-(`runs/health/watchdog.py`).
+Owns: what a process of these two roles runs, how a training dataset is sent through the service, and how long the
+start waits for it. Does not own: starting processes (`cli/`), stalls (`runs/health/watchdog.py`).
 
 Data workers take parts of a dataset on demand, so batches come in no fixed order, and those that a dead worker held are
 lost. A finite dataset would wait for that worker for ever; therefore data from the service has no end.
@@ -18,7 +17,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import inputs
@@ -30,8 +28,6 @@ _logger = logging.getLogger(__name__)
 WORK_DIR = ".data_service"
 """Where in the run directory a dispatcher keeps its journal."""
 
-ALARM_SECONDS = 30.0
-"""A step that waits longer for its batch is reported."""
 
 _HEARTBEAT_MS = 2_000
 _PREFETCHED = 8  # batches on the network where the data section has no number
@@ -225,46 +221,3 @@ def distribute(dataset: Any, params: Any, *, start: Any, timeout_seconds: float)
         ) from error
     ahead = _PREFETCHED if params.prefetch_buffer_size is None else params.prefetch_buffer_size
     return inputs.without_tuning(served.prefetch(ahead) if ahead else served)
-
-
-class Alarm:
-    """Warns that a service does not deliver, when a step waits for it too long, and reports when it does again."""
-
-    def __init__(
-        self,
-        address: str,
-        progress: Callable[[], Mapping[str, Any]],
-        waits: Callable[[], bool | None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Starts with no warning.
-
-        Args:
-          address: of the dispatcher.
-          progress: returns values that change whenever a step has received its data.
-          waits: whether a step waits now; None if that is unknown.
-          clock: returns the time in seconds.
-        """
-        self._address, self._progress, self._waits, self._clock = address, progress, waits, clock
-        self._seen: Mapping[str, Any] | None = None
-        self._since = clock()
-        self._is_rung = False
-
-    def __call__(self) -> bool | None:
-        """Checks, and returns what `waits` returns; to be called in place of `waits`."""
-        waits, now = self._waits(), self._clock()
-        seen = self._progress() if waits else None
-        if seen is None or seen != self._seen:
-            if self._is_rung:
-                _logger.warning("the tf.data service at %s delivers again", self._address)
-            self._seen, self._since, self._is_rung = seen, now, False
-        elif not self._is_rung and now - self._since > ALARM_SECONDS:
-            self._is_rung = True
-            _logger.warning(
-                "the tf.data service at %s does not deliver: a step has waited %.0f s for its batch. Check its "
-                "dispatcher and its data workers; the run continues once they deliver, or ends as stalled",
-                self._address,
-                now - self._since,
-            )
-        return waits

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -190,7 +189,6 @@ class ProgramTrainer(Trainer):
     def __init__(self, *args: Any, keeps_record: bool) -> None:
         """Takes the config, a `ProgramTask`, the model and the optimizer; and whether there is a run directory."""
         options = TrainerOptions(
-            counts_input_wait=keeps_record,  # else there is nothing to save while a step waits
             measures_loss=keeps_record,
             checks_finite=keeps_record,
             divides_losses=True,
@@ -267,10 +265,10 @@ class ProgramTrainer(Trainer):
         is_trained = int(self.global_step.numpy()) > 0
         return super().weights_averaged() if is_trained else contextlib.nullcontext()
 
-    def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
+    def run_steps(self, num_steps: int, *, publish: bool = False, position: Sequence[int] | None = None) -> int:
         if self._epochs is not None and self._epochs.place(self.context.step)[1] == 0:
             self.model.reset_metrics()  # here too, because steps that are repeated after a rollback call no callbacks
-        return super().run_steps(num_steps, publish=publish)
+        return super().run_steps(num_steps, publish=publish, position=position)
 
     def train_loop_end(self) -> dict[str, Any]:
         return {**super().train_loop_end(), **self.task.of_own_step(training=True)}
@@ -287,9 +285,8 @@ class ProgramTrainer(Trainer):
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
         """Returns the loop of an evaluation, which stops for callbacks where some of them look at its batches."""
         whole = super().create_eval_loop_fn(has_state)
-        watched = functools.partial(self.context.traces.watched, "eval")
-        is_traced = not self.model.run_eagerly
-        run = windows.stepping_loop(self.eval_step, traced_step=is_traced, traced_loop=is_traced, watched=watched)
+        is_traced, traces = not self.model.run_eagerly, self.context.traces
+        run = windows.stepping_loop(self.eval_step, traces, "eval", traced_step=is_traced, traced_loop=is_traced)
 
         def loop(iterator: Any, num_steps: int, state: Any) -> Any:
             callbacks, fit = self._callbacks, keras_fit.of(self.model)

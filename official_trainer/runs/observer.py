@@ -102,7 +102,7 @@ class TrainingProcess:
                 outside = time_account.outside(self._earlier.record, began=began, last_sign=last_sign)
                 self._earlier = dataclasses.replace(self._earlier, outside=outside)
             self.record.note(time=self._time())  # that a process which is killed before its first save is counted
-            with self.watchdog, self.account:
+            with self.watchdog:
                 yield
         except BaseException as error:
             failure = self._explain(error)

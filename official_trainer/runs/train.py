@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 from official_trainer import files
 from official_trainer.actions.schedule import Schedule
@@ -19,11 +18,9 @@ from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.trainer import Trainer
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
-from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock
 from official_trainer.runs.build import best_of, build, schedule_of, store_of
 from official_trainer.runs.health.time_account import TimeAccount, process_start_seconds
-from official_trainer.runs.health.watchdog import probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
 from official_trainer.runs.resume import comparison, config_changes
@@ -88,12 +85,8 @@ def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPro
     schedule = schedule_of(job, trainer)
     check_monitored(job, trainer, schedule)
     trackers = process.trackers
-    data: Any = getattr(job.config.task, "train_data", None)  # several tasks have sections of their own
-    waits = trainer.context.input_wait.waits
-    if data_service.is_used(data):  # then it warns too, when the service sends nothing
-        waits = data_service.Alarm(data.tf_data_service_address, probe_of(trainer), waits)
     process.account.attach(
-        is_waiting=waits,
+        waited_seconds=lambda: trainer.context.clock.waited_seconds,
         actions_seconds=lambda: schedule.spent_seconds,
         trackers_seconds=lambda: trackers.all.spent_seconds,
         data_seconds=lambda: trainer.train_iterator.build_seconds,

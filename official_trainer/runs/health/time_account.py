@@ -1,19 +1,16 @@
 """Where the time of a run goes: its start, steps, waiting for data, evaluations, saves, actions, and between processes.
 
-Owns: when the process began, the split of its wall time into parts that sum to it, how long steps take, how much of
-that they wait for data, by sampling from a thread, and the verdict on the input; the time that no record of a process
-covers.
-Does not own: when phases begin (`engine/loop.py`), the mark of a step that waits (`engine/windows.py`), or where the
+Owns: when the process began, the split of its wall time into parts that sum to it, how long steps take, and the
+verdict on the input; the time that no record of a process covers.
+Does not own: when phases begin (`engine/loop.py`), how long steps wait (`engine/step_clock.py`), or where the
 numbers go (`tracking/record.py`, `tracking/`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,9 +20,6 @@ from official_trainer import lazy
 from official_trainer.actions.durations import StepDurations
 from official_trainer.runs.recorded import duration_text, speed_text, step_time_text
 from official_trainer.shown import counted
-from official_trainer.threads import RepeatingThread
-
-_logger = logging.getLogger(__name__)
 
 PARTS = ("start", "tracing", "steps", "input", "evaluation", "save", "export", "actions", "trackers", "other")
 """The parts of the time, in the order of the record.
@@ -43,12 +37,7 @@ MIN_WAIT_SECONDS = 0.001
 """There is no verdict on steps that wait less, however short they are: with data in memory a step waits 0.03 to 0.1 ms
 (experiments of this repository on two CPU cores), which no setting changes."""
 
-ENOUGH_SEEN_SECONDS = 10.0
-"""So long a time has about a hundred samples. A stretch between two summaries that has seen less takes what it lacks
-from those before it: one sample alone says that all steps wait, or none. Below `MIN_SEEN_SECONDS` together the input
-is unknown."""
-
-MIN_SEEN_SECONDS = 1.0
+MIN_STEPS_SECONDS = 1.0
 """There is no verdict on less: a pipeline has to fill its buffers first."""
 
 OUTSIDE = ("lost", "between")
@@ -64,17 +53,15 @@ _PART_OF_PHASE = {
     "export": "export",
 }
 _KEPT_ATTEMPTS = 20
-_PAUSE_SECONDS = 0.1  # with 0.02 s, sampling took 2 % of a small step that keeps all cores busy
 _SPEED_DIGITS = {"examples_per_second": 2, "step_seconds_p50": 9, "step_seconds_p90": 9, "step_seconds_p95": 9}
 
 
 @dataclasses.dataclass
 class _Tally:
-    """What a stretch of a run took; until samples show what steps consist of, they include what they wait for data."""
+    """What a stretch of a run took; where it is unknown how long steps wait for data, that is part of them."""
 
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    seen_seconds: float = 0.0
-    waited_seconds: float = 0.0
+    measures_input: bool = False
     steps: int = 0
     examples: int = 0
     timed_seconds: float = 0.0  # of windows that did not trace, with their examples and steps
@@ -84,28 +71,16 @@ class _Tally:
     def __add__(self, other: _Tally) -> _Tally:
         sums = {name: value + vars(other)[name] for name, value in vars(self).items() if name != "seconds"}
         seconds = {part: self.seconds.get(part, 0.0) + other.seconds.get(part, 0.0) for part in PARTS}
-        return _Tally(seconds=seconds, **sums)
-
-    def with_samples_of(self, before: _Tally) -> _Tally:
-        """Returns this with samples of stretches before it, as many as it lacks to have seen `ENOUGH_SEEN_SECONDS`."""
-        lacks = max(0.0, ENOUGH_SEEN_SECONDS - self.seen_seconds)
-        share = min(1.0, lacks / before.seen_seconds) if before.seen_seconds > 0 else 0.0
-        seen = self.seen_seconds + share * before.seen_seconds
-        waited = self.waited_seconds + share * before.waited_seconds
-        return dataclasses.replace(self, seen_seconds=seen, waited_seconds=waited)
+        return _Tally(seconds=seconds, **sums | {"measures_input": self.measures_input or other.measures_input})
 
     def add(self, part: str, seconds: float) -> None:
         """Adds to a part."""
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     def parts(self) -> dict[str, float | None]:
-        """Returns the seconds of each part; those of `input` are None if unknown, and then among `steps`."""
+        """Returns the seconds of each part; those of `input` are None if unknown."""
         parts: dict[str, float | None] = {part: self.seconds.get(part, 0.0) for part in PARTS}
-        windows = self.seconds.get("steps", 0.0)
-        if self.seen_seconds > 0:
-            waited = windows * min(1.0, self.waited_seconds / self.seen_seconds)
-            return parts | {"steps": windows - waited, "input": waited}
-        return parts | {"input": None if self.steps else 0.0}
+        return parts if self.measures_input or not self.steps else parts | {"input": None}
 
     def input_fraction(self) -> float | None:
         """Returns how much of the time in steps waits for data; None if that is unknown."""
@@ -114,9 +89,10 @@ class _Tally:
         return None if waited is None or waited + computed == 0 else waited / (waited + computed)
 
     def waits_long(self) -> bool:
-        """Whether a step waits for data so long, and enough was seen of it, that faster input would be noticed."""
-        waited = self.parts()["input"] or 0.0
-        return self.seen_seconds >= MIN_SEEN_SECONDS and waited >= self.steps * MIN_WAIT_SECONDS
+        """Whether a step waits for data so long, of so many, that faster input would be noticed."""
+        parts = self.parts()
+        waited, computed = parts["input"] or 0.0, parts["steps"] or 0.0
+        return waited + computed >= MIN_STEPS_SECONDS and waited >= self.steps * MIN_WAIT_SECONDS
 
     def speed(self) -> dict[str, float]:
         """Returns examples per second and percentiles of the step time, of the windows that did not trace."""
@@ -128,60 +104,8 @@ class _Tally:
         }
 
 
-class InputSampler:
-    """Samples whether a step waits for its data, from a thread that there is while the run trains.
-
-    A sample stands for the time since the one before. That is right also when samples are late, as they are while
-    Python traces.
-    """
-
-    def __init__(self, is_waiting: Callable[[], bool | None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Prepares.
-
-        Args:
-          is_waiting: returns, in any thread, whether a step waits; None where no step runs or it is unknown.
-          clock: returns the time in seconds.
-        """
-        self._is_waiting, self._clock = is_waiting, clock
-        self._seen_seconds = self._waited_seconds = 0.0
-        self._taken = 0.0, 0.0
-        self._sampled_at = clock()
-        self._pauses = random.Random(0)
-        self._thread: RepeatingThread | None = None
-
-    def follow(self, is_training: bool) -> None:
-        """Starts the thread when the run begins to train, and ends it when something else begins."""
-        if is_training and self._thread is None:
-            self._sampled_at = self._clock()
-            irregular = self._pauses.random  # because steps may be regular
-            self._thread = RepeatingThread("input-sampler", self.sample, lambda: _PAUSE_SECONDS * (0.5 + irregular()))
-            self._thread.start()
-        elif not is_training and self._thread is not None:
-            self._thread.stop()
-            self._thread = None
-
-    def sample(self) -> None:
-        """Samples once."""
-        try:
-            is_waiting, now = self._is_waiting(), self._clock()
-        except Exception as error:
-            _logger.debug("whether steps wait for data is unknown from here on: %s", error)
-            self._is_waiting = lambda: None
-            return
-        seconds, self._sampled_at = max(0.0, now - self._sampled_at), now
-        if is_waiting is not None:
-            self._seen_seconds += seconds
-            self._waited_seconds += seconds * is_waiting
-
-    def take(self) -> tuple[float, float]:
-        """Returns for how many seconds samples since the last call had an answer, and how many of these were waits."""
-        seen, waited = self._taken
-        self._taken = self._seen_seconds, self._waited_seconds
-        return self._taken[0] - seen, self._taken[1] - waited
-
-
 class TimeAccount:
-    """Accounts the time of one process of a run, from phases and windows as they are announced; a context manager."""
+    """Accounts the time of one process of a run, from phases and windows as they are announced."""
 
     def __init__(self, *, began_seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Begins.
@@ -191,12 +115,13 @@ class TimeAccount:
           clock: returns the time in seconds.
         """
         self._clock = clock
-        self._sampler = InputSampler(lambda: None, clock=clock)
         self._spent: Mapping[str, Callable[[], float]] = {}
         self._spent_before: dict[str, float] = {}
+        self._waited: Callable[[], float | None] = lambda: None
+        self._waited_before = 0.0
         self._since = self._began = clock() if began_seconds is None else began_seconds
         self._phase = "start"
-        self._before, self._stretch, self._sampled = _Tally(), _Tally(), _Tally()
+        self._before, self._stretch = _Tally(), _Tally()
         self._start_seconds = {"build": 0.0, "restore": 0.0, "data": 0.0}
         self._lock = threading.RLock()  # a process that hangs is reported by another thread
 
@@ -205,38 +130,30 @@ class TimeAccount:
         """When the first part began, on the scale of the clock."""
         return self._began
 
-    def __enter__(self) -> TimeAccount:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._sampler.follow(is_training=False)
-
     def attach(
         self,
         *,
-        is_waiting: Callable[[], bool | None] = lambda: None,
+        waited_seconds: Callable[[], float | None] = lambda: None,
         actions_seconds: Callable[[], float] = lambda: 0.0,
         trackers_seconds: Callable[[], float] = lambda: 0.0,
         data_seconds: Callable[[], float] = lambda: 0.0,
-    ) -> InputSampler:
-        """Takes what accounts for parts of a phase, once it is built; returns the sampler of the input.
+    ) -> None:
+        """Takes what accounts for parts of a phase, once it is built.
 
         Args:
-          is_waiting: returns whether a step waits for data; sampled while the phase `train` lasts.
+          waited_seconds: returns for how long steps waited for data so far; None if that is unknown.
           actions_seconds: returns how long actions took so far, in any phase.
           trackers_seconds: the same of trackers.
           data_seconds: the same of building the data that steps read, in windows.
         """
         self._spent = {"actions": actions_seconds, "trackers": trackers_seconds, "data": data_seconds}
-        self._sampler = InputSampler(is_waiting, clock=self._clock)
-        return self._sampler
+        self._waited = waited_seconds
 
     def enter(self, phase: str) -> None:
         """A phase of the loop begins, and the one before ends."""
         with self._lock:
             self._settle()
             self._phase = phase
-        self._sampler.follow(is_training=phase == "train")
 
     def window(self, steps: int, seconds: float, *, examples: int, has_traced: bool) -> None:
         """A window has ended.
@@ -249,21 +166,15 @@ class TimeAccount:
         """
         with self._lock:
             tally = self._stretch
-            seen, waited = self._take_samples()
-            built_before = self._start_seconds["data"]
             seconds = min(seconds, self._settle(within_window=seconds))
-            built = min(seen - waited, self._start_seconds["data"] - built_before)  # no step could wait meanwhile
-            tally.seen_seconds -= built
-            seen -= built
+            waited = self._take_waits()
             tally.steps += steps
             tally.examples += examples
             if has_traced:
-                waited_here = seconds * waited / seen if seen else 0.0
                 usual = steps * (self._before + tally).timed_steps.percentile(0.5)
-                tracing = max(0.0, seconds - waited_here - usual)
+                tracing = max(0.0, seconds - waited - usual)
                 tally.add("tracing", tracing)
                 tally.add("steps", -tracing)
-                tally.seen_seconds -= min(seen, tracing)
             elif steps:
                 tally.timed_seconds += seconds
                 tally.timed_examples += examples
@@ -273,12 +184,9 @@ class TimeAccount:
         """Returns the numbers of the time since the last call, for trackers; what is unknown is left out."""
         with self._lock:
             self._settle()
-            self._take_samples()
+            self._take_waits()
             tally = self._stretch
             self._before, self._stretch = self._before + tally, _Tally()
-            self._sampled = tally = tally.with_samples_of(self._sampled)
-            if tally.seen_seconds < MIN_SEEN_SECONDS:
-                tally = dataclasses.replace(tally, seen_seconds=0.0)
         fraction = tally.input_fraction()
         known = {} if fraction is None else {"input_fraction": fraction}
         parts = {f"{part}_seconds": value for part, value in tally.parts().items() if value is not None}
@@ -288,7 +196,7 @@ class TimeAccount:
         """Returns what this process did with its time so far, as JSON takes it; any thread may ask."""
         with self._lock:
             self._settle(within_window=math.inf if self._phase == "train" else 0.0)
-            self._take_samples()
+            self._take_waits()
             tally = self._before + self._stretch
             wall = self._since - self._began
             start = {"tensorflow": lazy.import_seconds(since_seconds=self._began), **self._start_seconds}
@@ -323,12 +231,15 @@ class TimeAccount:
             self._start_seconds[self._phase] += left - in_window
         return in_window
 
-    def _take_samples(self) -> tuple[float, float]:
-        """Adds the samples since the last call; returns the seconds they stand for, and those waited of them."""
-        seen, waited = self._sampler.take()
-        self._stretch.seen_seconds += seen
-        self._stretch.waited_seconds += waited
-        return seen, waited
+    def _take_waits(self) -> float:
+        """Counts what steps waited since the last call as input, and returns it."""
+        if (waited := self._waited()) is None:
+            return 0.0
+        seconds = min(max(0.0, waited - self._waited_before), max(0.0, self._stretch.seconds.get("steps", 0.0)))
+        self._waited_before, self._stretch.measures_input = waited, True
+        self._stretch.add("input", seconds)
+        self._stretch.add("steps", -seconds)
+        return seconds
 
 
 def process_start_seconds() -> float | None:

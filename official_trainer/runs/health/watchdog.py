@@ -52,15 +52,14 @@ class Reading:
 
 def probe_of(trainer: Any) -> Callable[[], dict[str, Any]]:
     """Returns a function that returns what changes while a trainer works, as a `Reading` holds it, in any thread."""
-    from official_trainer.engine.windows import is_waiting  # imports TensorFlow
 
     def probe() -> dict[str, Any]:
-        count = trainer.context.input_wait.count
+        clock = trainer.context.clock
         return {
             "step": trainer.context.step,
-            "waiting_for_input": is_waiting(count),
+            "waiting_for_input": clock.is_waiting,
             "waiting_for_peers": trainer.process_group.is_waiting,
-            "detail": (count, trainer.evaluation.num_examples),
+            "detail": (clock.mark, trainer.evaluation.num_examples),
         }
 
     return probe

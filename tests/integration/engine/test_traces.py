@@ -177,7 +177,7 @@ def test_a_step_of_ones_own_is_counted():
     trainer.train_dataset = batches(4)
     trainer.run_steps(3)
     assert trainer.context.traces.count("train") == 2
-    assert trainer.context.input_wait.waits() is None
+    assert trainer.context.clock.waited_seconds is None
 
 
 def test_many_signatures_are_not_all_shown():

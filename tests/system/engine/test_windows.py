@@ -8,14 +8,13 @@ from tests import ROOT
 
 WINDOWS_OF_MANY_LENGTHS = """
 from official_trainer.engine import windows
+from official_trainer.engine.step_clock import StepClock
 from official_trainer.engine.traces import Traces
 from official_trainer.lazy import tf
 
 total = tf.Variable(0)
-loop = windows.BlockLoop(
-    lambda batch: total.assign_add(batch[0]), windows.InputWait(), Traces(1), compiles=True
-)
-blocks = iter(tf.data.Dataset.range(8, output_type=tf.int32).batch(1).batch(8).repeat())
+loop = windows.block_loop(lambda batch: total.assign_add(batch[0]), Traces(1), compiles=True)
+blocks = windows.Blocks(iter(tf.data.Dataset.range(8, output_type=tf.int32).batch(1).batch(8).repeat()), StepClock())
 for num_steps in (3, 8, 1, 5, 7):
     loop(blocks, tf.constant(num_steps))
 assert total.numpy() == 3 * sum(range(8)), total
