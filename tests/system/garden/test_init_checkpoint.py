@@ -28,7 +28,7 @@ def test_a_run_of_model_garden_says_what_it_starts_from_or_is_refused(tmp_path):
     for file in (tmp_path / "source").glob("ckpt-2.[id]*"):
         shutil.copy(file, tmp_path / "copied" / file.name.replace("-2.", "-60."))
     modules = "task.init_checkpoint_modules=backbone"
-    said = f"task.init_checkpoint: 65 of 67 variables restored from {tmp_path}/copied/ckpt-60"
+    said = f"task.init_checkpoint: 65 of 67 variables have new values from {tmp_path}/copied/ckpt-60"
     assert said in run("train", "run", f"task.init_checkpoint={tmp_path}/copied/", modules).out
     (recorded,) = json.loads((tmp_path / "run" / "run.json").read_text())["init_checkpoint"]
     assert (recorded["restored"], recorded["variables"]) == (65, 67)
