@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from official_trainer.errors import first_line
 from official_trainer.files import is_url, near_hint, size_bytes
-from official_trainer.inputs import unparsed
 from official_trainer.inputs.context import DataError
 from official_trainer.lazy import tf
 
@@ -90,12 +89,6 @@ def find_files(input_path: str | Sequence[str], *, field: str = "input_path") ->
     return [RecordFile(path) for path in sorted(paths)]
 
 
-class UnparsedError(DataError):
-    """A file holds what the task's pipeline cannot parse."""
-
-    names_line = "behind"
-
-
 def explain(
     error: Exception, files: Sequence[RecordFile], section: str = "", find_record: Callable[[], str] = lambda: ""
 ) -> DataError | None:
@@ -112,15 +105,13 @@ def explain(
 
 
 def _explained(error: Exception, files: Sequence[RecordFile], find_record: Callable[[], str]) -> DataError | None:
-    message, paths = first_line(error), [file.path for file in files]
     if isinstance(error, tf.errors.InvalidArgumentError):
         for name in ("parse_fn", "transform_fn"):
             if f"{{{{node {name}/" in str(error):
-                what = f"{name} failed on a {'record' if name == 'parse_fn' else 'batch'}: {message}"
-                misfit = unparsed.find_example(message, paths) or find_record() if name == "parse_fn" else ""
-                return DataError("\n  ".join(filter(None, [what, misfit])))
-        misfit = unparsed.find_example(message, paths) or unparsed.find(str(error), paths)  # of the task's own pipeline
-        return UnparsedError(f"{misfit}; TensorFlow says: {message}") if misfit else None
+                what = f"{name} failed on a {'record' if name == 'parse_fn' else 'batch'}: {first_line(error)}"
+                record = find_record() if name == "parse_fn" else ""
+                return DataError("\n  ".join(filter(None, [what, record])))
+        return None
     if isinstance(error, tf.errors.DataLossError):
         return next((found for file in files if (found := damage(file.path))), None)
     if isinstance(error, tf.errors.NotFoundError | tf.errors.PermissionDeniedError | tf.errors.FailedPreconditionError):

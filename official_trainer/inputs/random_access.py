@@ -250,7 +250,9 @@ class _Parsing:
 
     def _find(self, indices: Sequence[int]) -> str:
         """Returns the first of these records that cannot be parsed, and the user's line."""
-        return unparsed.first_of(self.unparsed(indices[: unparsed.MOST_RECORDS]), self._parse_fn)
+        searched = indices[: unparsed.MOST_RECORDS]
+        records, where = self._records(searched), self._reader.source.where
+        return unparsed.first_of(records, self.parsed(records), lambda number: where(searched[number]), self._parse_fn)
 
     def _records(self, indices: Sequence[int]) -> tf.data.Dataset:
         """Returns records by their numbers."""

@@ -214,11 +214,13 @@ class _Share:
 
     def find_unparsed(self, parse_fn: ParseFn) -> str:
         """Returns the first record that `parse_fn` cannot parse: its file, its number from 0, and the user's line."""
-        left, found = unparsed.MOST_RECORDS, ""
         for file in self.all_files:
-            part = RecordFile(file.path, file.skip, left if file.take < 0 else min(file.take, left))
-            found = found or unparsed.first_of(_unparsed(part, parse_fn), parse_fn)
-        return found
+            records = _records_of(file).take(unparsed.MOST_RECORDS)
+            parsed = records.map(functools.partial(parsed_by, parse_fn))
+            where = functools.partial(_place, file)
+            if problem := unparsed.first_of(records, parsed, where, parse_fn):
+                return problem
+        return ""
 
     def scan(self, parse_fn: ParseFn) -> Iterator[str]:
         """Yields what is wrong with each record that cannot be parsed, and with each damaged file."""
@@ -316,9 +318,16 @@ class _Share:
 
 def _unparsed(file: RecordFile, parse_fn: ParseFn) -> Iterator[tuple[str, str]]:
     """Yields the place of each record of a file that cannot be parsed, and TensorFlow's reason."""
-    records = tf.data.TFRecordDataset(file.path).skip(file.skip).take(file.take)
-    for number, reason in unparsed.refused(records.map(functools.partial(parsed_by, parse_fn))):
-        yield f"{file.path}: record {file.skip + number}", reason
+    for number, reason in unparsed.refused(_records_of(file).map(functools.partial(parsed_by, parse_fn))):
+        yield _place(file, number), reason
+
+
+def _records_of(file: RecordFile) -> tf.data.Dataset:
+    return tf.data.TFRecordDataset(file.path).skip(file.skip).take(file.take)
+
+
+def _place(file: RecordFile, number: int) -> str:
+    return f"{file.path}: record {file.skip + number}"
 
 
 def _named(files: Sequence[RecordFile]) -> str:

@@ -287,7 +287,8 @@ def test_record_that_the_task_cannot_parse(own_folder):
     text = problem(section(own_folder, input_path=path), parse_fn=parse_example)
     assert text == (
         "parse_fn failed on a record: Feature: label (data type: int64) is required but could not be found.\n"
-        f"  {path}: record 0 has no feature 'label'; it has none"
+        f"  {path}: record 0 holds no feature\n  parse_fn: tests/system/inputs/test_records.py:"
+        f"{parse_example.__code__.co_firstlineno}"
     )
 
 
