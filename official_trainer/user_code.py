@@ -46,7 +46,7 @@ class during:
         Args:
           phase: what is done, behind "while": `training at step 3`.
           **notes: `task`, the object whose methods are called; `method`, the one that is called; `batch`, its shapes
-            and dtypes as text; `source`, the name of data in hand.
+            and dtypes as text; `source`, the name of data in hand; `line`, file, number and function of the user's.
         """
         self._notes: dict[str, Any] = {"phase": phase, **notes}
 

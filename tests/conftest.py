@@ -42,6 +42,15 @@ def pytest_terminal_summary(terminalreporter):
     summary.print_summary(terminalreporter)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _workspaces():
+    """Tests use many workspaces in one process, which a command does not."""
+    from tests.support import workspaces
+
+    with workspaces.one_after_another():
+        yield
+
+
 @pytest.fixture
 def model_dir(tmp_path):
     return str(tmp_path / "run")

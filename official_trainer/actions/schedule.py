@@ -23,8 +23,8 @@ from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.nearest import nearest
 from official_trainer.shown import shorten
 from official_trainer.stopping import PreemptedError
-from official_trainer.tasks import arguments
-from official_trainer.triggers import AfterEval, Moment, Span, Trigger
+from official_trainer.tasks import contract
+from official_trainer.triggers import AfterEval, Moment, Span
 from official_trainer.user_code import during, is_users
 
 _logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def as_action(source: Any) -> Action:
       TypeError: it is none of these, or cannot be called with what it would get.
     """
     if isinstance(source, ActionConfig):
-        arguments.check(source, {"build": ("",)})
+        contract.check_calls(source, {"build": ("",)})
         action: Action = source.build()
         action.take_section(source)
         return action
@@ -86,7 +86,7 @@ def as_action(source: Any) -> Action:
     if isinstance(source, type) and issubclass(source, Action | ActionConfig):
         raise TypeError(f"the class {source.__name__} is not an action; write {source.__name__}(…), an object of it")
     if callable(source):
-        if wrong := arguments.why_not(source, "logs"):
+        if wrong := contract.why_not(source, "logs"):
             name = getattr(source, "__name__", repr(source))
             raise TypeError(f"an action that is a function is called as {name}(logs), which fails: {wrong}")
         return Callback(source)
@@ -113,8 +113,8 @@ class _Entry:
             if callable(getattr(cls, name)):
                 meant = (nearest(name, known) or [", ".join(_HOOKS)])[0]
                 _logger.warning("nothing calls %s.%s; did you mean %s?", cls.__name__, name, meant)
-        arguments.check(self.action, _CALLS, Action, on_error=self.action.on_error)
-        arguments.check(self.action.when, _CALLS_OF_TRIGGER, Trigger, on_error=self.action.on_error)
+        contract.check_calls(self.action, _CALLS, on_error=self.action.on_error)
+        contract.check_calls(self.action.when, _CALLS_OF_TRIGGER, on_error=self.action.on_error)
         self.action.name = self.action.name or type(self.action).__name__
         self.settings = flow(source) if isinstance(source, ActionConfig) else ""
         # Hooks that do something.

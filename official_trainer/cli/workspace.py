@@ -48,7 +48,7 @@ def entered(arguments: argparse.Namespace, here: Path | None) -> Iterator[None]:
     from official_trainer.tasks import sources
 
     if here is None:
-        sources.enter_here()  # as without a workspace: modules that --import names may lie here
+        sources.make_importable(Path.cwd())  # as without a workspace: modules that --import names may lie here
     _make_absolute(arguments)
     with contextlib.chdir(place):
         yield

@@ -15,14 +15,11 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config.errors import line_of_code
 from official_trainer.distributed.replicas import copies
 from official_trainer.lazy import tf
 from official_trainer.tasks import attached
-from official_trainer.tasks.explained import at_line, at_method
-from official_trainer.tasks.kept_tensors import line_of
-from official_trainer.tasks.returned import TaskError
-from official_trainer.user_code import is_defined_by_user
+from official_trainer.tasks.contract import ContractError, line_of_operation
+from official_trainer.user_code import during, is_defined_by_user
 
 _READS = {
     *("DisableCopyOnRead", "Identity", "LookupTableExportV2", "LookupTableFindV2", "LookupTableSizeV2", "NoOp"),
@@ -56,7 +53,7 @@ class ChangedState:
         """For a block that traces a step.
 
         Raises:
-          TaskError: the step changes something that was not kept. It never ran.
+          ContractError: the step changes something that was not kept. It never ran.
         """
         if tf.executing_eagerly():
             yield
@@ -69,7 +66,9 @@ class ChangedState:
             self.keep(self._held(), self._held)
             lost = [pair for pair in lost if id(pair[0]) not in self._kept]
         if lost and (named := self._named(lost)):
-            raise TaskError(self._message(named))
+            method = "train_step" if is_defined_by_user(self._task, "train_step") else "build_model"
+            with during(task=self._task, method=method, line=line_of_operation(named[0][-1], self._task)):
+                raise ContractError(_message(named))
 
     def _named(self, lost: Sequence[tuple[Any, Any]]) -> list[tuple[str, str, bool, Any]]:
         """Returns what handles lead to: its name, what it is, whether it is attached now, what changes it."""
@@ -88,22 +87,19 @@ class ChangedState:
                 named.append((path or name, f"{what}, made at {made}" if made else what, bool(path), operation))
         return named
 
-    def _message(self, named: Sequence[tuple[str, str, bool, Any]]) -> str:
-        name, what, is_late, operation = named[0]
-        lines = [f"the step changes {name} ({what}), which no checkpoint holds: a run that continues would lose it."]
-        lines += [f"  also {name} ({what})" for name, what, *_ in named[1:_MOST_NAMES]]
-        lines += [f"  and {len(named) - _MOST_NAMES} more"] if len(named) > _MOST_NAMES else []
-        if is_late:
-            fix = "It is made in the first step; make it in build_model, before a checkpoint is read"
-        else:
-            fix = "Make it in build_model, and keep it as an attribute of the Task or of a layer"
-        word = f"{name.rpartition('/')[0]}/*" if "/" in name and len(named) > 1 else name
-        lines.append(f'{fix}. If nothing depends on it, say so in the Task: unsaved_state = ("{word}",)')
-        place = line_of(operation, type(self._task).__module__)
-        if place is None:
-            method = "train_step" if is_defined_by_user(self._task, "train_step") else "build_model"
-            return at_method(type(self._task), method, "\n  ".join(lines), returns=False)
-        return at_line(line_of_code(*place[:2]), place[2], "\n  ".join(lines))
+
+def _message(named: Sequence[tuple[str, str, bool, Any]]) -> str:
+    name, what, is_late, _ = named[0]
+    lines = [f"the step changes {name} ({what}), which no checkpoint holds: a run that continues would lose it."]
+    lines += [f"  also {name} ({what})" for name, what, *_ in named[1:_MOST_NAMES]]
+    lines += [f"  and {len(named) - _MOST_NAMES} more"] if len(named) > _MOST_NAMES else []
+    if is_late:
+        fix = "It is made in the first step; make it in build_model, before a checkpoint is read"
+    else:
+        fix = "Make it in build_model, and keep it as an attribute of the Task or of a layer"
+    word = f"{name.rpartition('/')[0]}/*" if "/" in name and len(named) > 1 else name
+    lines.append(f'{fix}. If nothing depends on it, say so in the Task: unsaved_state = ("{word}",)')
+    return "\n  ".join(lines)
 
 
 def _handles(value: Any) -> list[Any]:

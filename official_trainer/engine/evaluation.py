@@ -20,7 +20,7 @@ import orbit
 from official_trainer.config import ConfigError, Problem
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
-from official_trainer.engine import data_end, windows
+from official_trainer.engine import windows
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.inference import compute_if_busy, num_examples_of
 from official_trainer.engine.step_context import StepContext, check_logs
@@ -30,10 +30,10 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
-from official_trainer.tasks import kept_tensors, metrics
+from official_trainer.tasks import contract, metrics
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.returned import TaskError, metrics_of
+from official_trainer.tasks.contract import ContractError, EndlessError, metrics_of
 from official_trainer.tracking import monitored
 from official_trainer.user_code import during
 
@@ -109,12 +109,6 @@ class ValidationSet:
         """Whether there is data to evaluate."""
         return self.dataset is not None or self.builder.params is not None
 
-    @property
-    def ends(self) -> bool | None:
-        """Whether the data, once it is built, ends; None if nothing tells."""
-        plain = self.dataset if isinstance(self.dataset, tf.data.Dataset) else self.builder.of_pipeline
-        return data_end.ends(plain)
-
     def build_data(self, num_steps: int) -> None:
         """Builds the data, if there is none yet, for an evaluation of so many batches; -1 for all.
 
@@ -123,11 +117,17 @@ class ValidationSet:
         """
         if self.dataset is None:
             self.dataset, self._builds = self.builder.build(), True
-        if num_steps < 0 and self.ends is False:
+        plain = self.dataset if isinstance(self.dataset, tf.data.Dataset) else self.builder.of_pipeline
+        if num_steps < 0 and contract.length_of(plain) == math.inf:
+            builder = self.builder
+            section, _, is_named = builder.section.partition(".task_config.")
+            flag = f", set {builder.section}.is_training=false" if getattr(builder.params, "is_training", False) else ""
             with during(task=self.task, method="build_inputs"):
-                raise data_end.EndlessError(
-                    f"{self.builder.section or self.builder.source} has no end, so that an evaluation of all its "
-                    f"batches would never end either: {data_end.advice(self.builder)}"
+                raise EndlessError(
+                    f"{builder.section or builder.source} has no end, so that an evaluation of all its batches would "
+                    f"never end either: leave out repeat() where {builder.source} builds validation data "
+                    f"(params.is_training is false){flag}, or set "
+                    f"{f'{section}.eval_steps' if is_named else 'trainer.validation_steps'} to a number of batches"
                 )
 
     def forget_data(self) -> None:
@@ -161,7 +161,7 @@ class ValidationSet:
             if self.task.loss in logs:
                 loss = tf.reduce_mean(tf.cast(logs[self.task.loss], tf.float32))
                 self.loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
-            kept_tensors.check(self.task, "validation_step", outputs, self.model, *self.metrics)
+            contract.check_tensors(self.task, "validation_step", outputs)
             return outputs
 
         if not self._context.options.skips_idle_replicas or self._context.strategy.num_replicas_in_sync == 1:
@@ -497,13 +497,12 @@ class Evaluation:
             run = windows.stepping_loop(trainer.eval_step, traces, "eval", traced_step=True, traced_loop=True)
 
             def traced(iterator: Any, num_steps: int, state: Any) -> Any:
-                report, done = self._progress(num_steps), 0
+                done = 0
                 with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
                     while num_steps < 0 or done < num_steps:
                         size = min(num_steps - done, _WINDOW) if num_steps >= 0 else _WINDOW
                         run(iterator, tf.constant(size, tf.int32))
                         done += size
-                        report(size)
                         self.process_group.check_stop()
                 return state
 
@@ -511,7 +510,7 @@ class Evaluation:
         step = tf.function(traces.watched("eval", trainer.eval_step)) if options.use_tf_function else trainer.eval_step
 
         def eager(iterator: Any, num_steps: int, state: Any) -> Any:
-            report, done = self._progress(num_steps), 0
+            done = 0
             place = during(lambda: f"{self.current_set.phase(self._context.step)}, in batch {done + 1}")
             while num_steps < 0 or done < num_steps:
                 try:
@@ -524,20 +523,12 @@ class Evaluation:
                 except StopIteration as error:  # which would look like the end of the data on its way up
                     name = type(self.current_set.task).__name__
                     what = f"{name}.aggregate_logs raised StopIteration: `next` of an iterator that has ended"
-                    raise TaskError(what) from error
+                    raise ContractError(what) from error
                 done += 1
-                report(1)
                 self.process_group.check_stop()
             return state
 
         return eager
-
-    def _progress(self, num_steps: int) -> Callable[[int], object]:
-        """Returns what is told of each batch of the current set, for one whose end nothing tells."""
-        if num_steps >= 0 or self.current_set.ends is not None:
-            return lambda batches: None
-        what = self.current_set.phase(self._context.step)
-        return data_end.progress_of(what, self.current_set.builder, self._trainer, lambda: self.num_examples)
 
     def _reduce(self, state: Any, outputs: Any) -> Any:
         """Passes a step's logs to `eval_reduce`, with the values of all replicas that had examples."""

@@ -19,7 +19,7 @@ from official_trainer.tasks import export, random_streams, variables
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.attached import Attached, roots_of
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.returned import metrics_of
+from official_trainer.tasks.contract import metrics_of
 from official_trainer.tasks.task import features_and_labels
 from official_trainer.user_code import during
 

@@ -20,11 +20,11 @@ import orbit
 from official_trainer import inputs
 from official_trainer.distributed import tpu
 from official_trainer.engine import windows
-from official_trainer.engine.data_end import length_of
 from official_trainer.engine.step_clock import StepClock
 from official_trainer.inputs import DataError, InputContext, data_service, in_hand
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
+from official_trainer.tasks.contract import length_of
 from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)

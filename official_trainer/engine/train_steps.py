@@ -22,11 +22,11 @@ from official_trainer.engine.step_context import StepContext, check_logs
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.lazy import tf
-from official_trainer.tasks import accumulation, kept_tensors, optimization, publish
+from official_trainer.tasks import accumulation, contract, optimization, publish
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.contract import metrics_of
 from official_trainer.tasks.metrics import LossTrace, Mean, check_names, never_updated, reset, results_of, variables_of
-from official_trainer.tasks.returned import metrics_of
 from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
 from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image
@@ -251,7 +251,7 @@ class TrainStep:
             else:
                 with of_step() as published:
                     loss, numbers = self._measured(step_of_task(inputs, **objects))
-        kept_tensors.check(context.task, "train_step", (), context.model, *self.metrics)
+        contract.check_tensors(context.task, "train_step", ())
         loss = _mean(loss)
         if context.options.measures_loss:
             self.loss.update_state(loss)

@@ -19,7 +19,7 @@ from official_trainer.actions.action import Action, Run, Stop
 from official_trainer.lazy import keras
 from official_trainer.program import keras_fit
 from official_trainer.program.checkpoint import ProgramCheckpoint
-from official_trainer.program.data import ArgumentError, Source, check_one_keras
+from official_trainer.program.data import ArgumentError, Source, check_kerases
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
 from official_trainer.triggers import AnyOf, Every, EverySeconds
 from official_trainer.user_code import during
@@ -289,7 +289,7 @@ def callback_list(
     module = keras_fit.of(model).MODULE.callbacks
     if isinstance(callbacks, module.CallbackList):
         return callbacks
-    check_one_keras(model, callbacks=callbacks or ())
+    check_kerases(model, callbacks=callbacks or ())
     verbose = (1 if sys.stdout.isatty() else 2) if verbose == "auto" else verbose
     return module.CallbackList(
         callbacks,

@@ -25,6 +25,7 @@ from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
 from official_trainer.program.rows import as_rows, divided, gather
+from official_trainer.tasks import contract
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import do_not_convert
 
@@ -41,7 +42,7 @@ class ArgumentError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-def check_one_keras(model: Any, **arguments: Any) -> None:
+def check_kerases(model: Any, **arguments: Any) -> None:
     """Refuses objects of another Keras than the model.
 
     Args:
@@ -51,14 +52,9 @@ def check_one_keras(model: Any, **arguments: Any) -> None:
     Raises:
       ArgumentError: names both Kerases, and where to get all from.
     """
-    is_3 = kerases.is_3(model)
-    for place, argument in arguments.items():
-        for value in tf.nest.flatten(argument):
-            if kerases.is_2(value) if is_3 else kerases.is_3(value):
-                kind = value if isinstance(value, type) else type(value)
-                which = f"{kind.__name__} is of {kerases.of(kind).NAME}, and the model {type(model).__name__}"
-                fix = "import keras" if is_3 else "from official_trainer.lazy import keras"
-                raise ArgumentError(f"{place}: {which} of {kerases.of(model).NAME}: take both from `{fix}`")
+    for name, argument in arguments.items():
+        if what := contract.other_keras(model, tf.nest.flatten(argument)):
+            raise ArgumentError(f"{name}: {what}")
 
 
 def check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:

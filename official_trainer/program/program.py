@@ -29,7 +29,7 @@ from official_trainer.program.data import (
     ArgumentError,
     CallData,
     Source,
-    check_one_keras,
+    check_kerases,
     counts,
     one_batch,
     source_of,
@@ -188,7 +188,7 @@ class Program(AsyncMethods):
         settings.pop("self")
         fit = keras_fit.of(self.model)
         for name in ("optimizer", "loss", "metrics", "weighted_metrics"):
-            check_one_keras(self.model, **{name: settings[name]})
+            check_kerases(self.model, **{name: settings[name]})
         with self._compiled.scope():
             of_rewards = (settings.pop("reward"), settings.pop("reward_weights"))
             settings["weighted_metrics"] = with_rewards(self.model, weighted_metrics, *of_rewards)

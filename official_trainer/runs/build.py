@@ -30,7 +30,7 @@ from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, 
 from official_trainer.runs.job import Job, batch_size_problems, keras_3_problems
 from official_trainer.runs.lease import LeasedSteps
 from official_trainer.stopping import StopRequest, take_back_handlers
-from official_trainer.tasks import arguments, attached, export, registry, returned
+from official_trainer.tasks import attached, contract, export, registry
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.multi_task import garden as garden_multi_task
 from official_trainer.tasks.multi_task.task import Part, parts_of
@@ -103,10 +103,10 @@ def build(
             task = task_of(job, config)
         with during(phase, task=task, method="build_model"):
             known = kerases.in_use()
-            model = returned.model_of(task)
+            model = contract.model_of(task)
             if (kind := kerases.of(model)) not in known:  # build_model itself has imported it
                 process.configure_keras(kind, config.runtime)
-                model = returned.model_of(task)
+                model = contract.model_of(task)
         if kerases.is_3(model) and (problems := list(keras_3_problems(job))):
             raise ConfigError(problems)
         with during(phase, task=task):
@@ -114,7 +114,7 @@ def build(
             if trains and isinstance(config, GardenExperiment):
                 optimizer = to_garden.create_optimizer(task, config, model)
             elif trains:
-                optimizer = returned.optimizer_of(task, config, model)
+                optimizer = contract.optimizer_of(task, config, model)
         best = best_checkpoint(job) if keeps_best and job.is_chief else None
         config, named = with_named_sets(config, job.model_dir)
         options = TrainerOptions(eval_tasks=named, stop=stop)
@@ -137,7 +137,7 @@ def task_of(job: Job, config: Any) -> Any:
     if ranking.is_ranking(job.config.task):
         return ranking.build_task(config, job.model_dir)
     evaluates = TRAINING_MODES.get(job.mode) != "never"
-    return returned.task_of(registry.get_task_cls(job.config.task), config.task, job.model_dir, evaluates=evaluates)
+    return contract.task_of(registry.get_task_cls(job.config.task), config.task, job.model_dir, evaluates=evaluates)
 
 
 def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:
@@ -255,9 +255,9 @@ def _configured(job: Job, place: Place) -> list[Tracker]:
     found: list[Tracker] = []
     for number, config in enumerate(job.config.trainer.trackers):
         if not isinstance(config, TensorBoardConfig):
-            arguments.check(config, {"build": ("place",)})
+            contract.check_calls(config, {"build": ("place",)})
             tracker, on_error = config.build(place), config.on_error
-            arguments.check(tracker, _CALLS_OF_TRACKER, Tracker, on_error=on_error)
+            contract.check_calls(tracker, _CALLS_OF_TRACKER, on_error=on_error)
             name = f"{config.type} (trainer.trackers[{number}])"
             fix = f"with trainer.trackers[{number}].on_error=warn the run would continue"
             found.append(ThreadedTracker(tracker, name=name, on_error=on_error, fix=fix))

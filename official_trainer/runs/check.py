@@ -21,7 +21,7 @@ from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
 from official_trainer.checkpoints.matching import format_bytes
 from official_trainer.config.modes import TRAINING_MODES
-from official_trainer.engine import data_end, non_finite
+from official_trainer.engine import non_finite
 from official_trainer.engine.flops import of_train_step
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
 from official_trainer.errors import UserError
@@ -36,6 +36,7 @@ from official_trainer.runs.mistakes import logits
 from official_trainer.runs.resume import data_layout
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
+from official_trainer.tasks.contract import length_of
 from official_trainer.tracking import Tracker, flatten
 from official_trainer.tracking.record import prepare_model_dir
 
@@ -138,8 +139,9 @@ class _DryRun:
             raise NonFiniteError("\n  ".join([problem, *lines]))
         settings, builder = self._job.config.trainer, self.trainer.train_iterator.builder
         dataset, may_end = builder.of_pipeline, settings.train_epochs is not None or settings.on_data_end != "error"
-        if not may_end and data_end.ends(dataset) and builder.context is not None:
-            last_step = int(dataset.cardinality()) // builder.context.elements_per_step
+        length = length_of(dataset)
+        if not may_end and length is not None and length < math.inf and builder.context is not None:
+            last_step = int(length) // builder.context.elements_per_step
             if last_step < settings.train_steps:
                 raise DataError(
                     f"{builder.source}: the training data ends at step {last_step}, and trainer.train_steps="

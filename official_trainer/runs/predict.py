@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +185,6 @@ def _predict(
     job: Job, weights: _Weights, checkpoint: str, settings: PredictionSettings
 ) -> tuple[_Weights, PredictionShards]:
     """Writes the shards that are not there; returns them, and what they were made from."""
-    from official_trainer.engine import data_end
     from official_trainer.runs.build import build
     from official_trainer.runs.chosen_checkpoint import load_chosen
 
@@ -211,16 +211,9 @@ def _predict(
         with trainer.strategy.scope():
             inference = weights.inference(trainer)
             builder, max_rows, dataset = data_of(trainer, data, runtime.seed, first)
-        hear: list[Callable[[], object]] = [watchdog.beat]
-        if max_rows is None and data_end.ends(builder.of_pipeline) is None:
-            hear.append(data_end.Progress(f"predicting task.{data}", lambda: shards.rows, 0, ""))
-
-        def on_batch() -> None:
-            for each in hear:
-                each()
-
         with contextlib.nullcontext() if weights.model else trainer.weights_averaged(), builder.errors_explained():
-            reader = Reader(builder, inference, first, iter(dataset), keeps_state=keeps_state, on_batch=on_batch)
+            batches, beat = iter(dataset), watchdog.beat
+            reader = Reader(builder, inference, first, batches, keeps_state=keeps_state, on_batch=beat)
             predict_into(shards, reader, max_rows=max_rows)
     return weights, shards
 
@@ -275,8 +268,8 @@ def data_of(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, in
     Raises:
       DataError: it has no end, and the length of an epoch is unknown.
     """
-    from official_trainer.engine import data_end
     from official_trainer.engine.train_iterator import DatasetBuilder
+    from official_trainer.tasks.contract import EndlessError, length_of
 
     section = getattr(trainer.config.task, name)
     is_training = getattr(section, "is_training", None)
@@ -293,14 +286,14 @@ def data_of(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, in
     # Apart: what a pipeline shuffles by itself comes in the same order after a restart.
     builder = DatasetBuilder(trainer.task, section, training=False, seed=seed, section=f"task.{name}").separate()
     dataset = builder.build(first)
-    is_endless = data_end.ends(builder.of_pipeline) is False
+    is_endless = length_of(builder.of_pipeline) == math.inf
     num_examples = None
     if builder.context is not None and (is_training or is_endless):
         num_examples = builder.context.examples_per_epoch
     if is_endless and num_examples is None:
         flag = f"set task.{name}.is_training=false, " if is_training else "leave out repeat() for it, "
         with during(task=trainer.task, method="build_inputs"):
-            raise data_end.EndlessError(
+            raise EndlessError(
                 f"task.{name} has no end, and its number of examples is unknown, so predictions would never end; "
                 f"{flag}or set input_context.examples_per_epoch in build_inputs"
             )

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_trainer.inputs.context import BatchesError
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import accumulation, publish
+from official_trainer.tasks import accumulation, contract, publish
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks import pairs as pairings
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import flatten
 from official_trainer.tracking.monitored import Rule
@@ -407,9 +406,9 @@ def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.T
       >>> float(total_loss(Regression(None), tf.ones([2, 1]), outputs, model))
       1.0
     """
-    before = len(pairings.operations())
+    before = len(contract.operations())
     loss = convert(task.build_losses)(labels, outputs)
-    pairings.warn_of_pairs(task, labels, outputs, before)
+    contract.warn_of_pairs(task, labels, outputs, before)
     terms = [] if loss is None else [_mean_loss(task, loss)]
     terms += [tf.cast(term, tf.float32) for term in model.losses]
     if not terms:

@@ -13,8 +13,8 @@ import yaml
 
 from official_trainer import config, inputs
 from official_trainer.engine.trainer import Trainer
+from official_trainer.tasks import contract, random_streams, registry
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks import random_streams, registry, returned
 from tests import ROOT
 
 NAMES = sorted(registry.named(ROOT))
@@ -118,7 +118,7 @@ def test_training_lowers_the_loss_and_changes_every_weight(name):
     model, metrics = task.build_model(), task.build_metrics()
     assert kerases.is_3(model) == (name in KERAS_3)
     adam = config.TrainerConfig(optimizer_config=config.opt.adam(3e-3))
-    optimizer = returned.optimizer_of(task, config.ExperimentConfig(trainer=adam), model)
+    optimizer = contract.optimizer_of(task, config.ExperimentConfig(trainer=adam), model)
     before = [variable.numpy() for variable in model.trainable_variables]
     batch = next(iter(data(task, training=True)))
     step = tf.function(lambda: task.train_step(batch, model, optimizer, metrics)[task.loss])

@@ -18,7 +18,7 @@ from typing import Any
 from official_trainer.config.errors import line_of_code
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks.returned import metrics_of
+from official_trainer.tasks.contract import metrics_of
 from official_trainer.user_code import is_users
 
 _TOLERANCE = 1e-3

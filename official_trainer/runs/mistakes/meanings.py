@@ -10,7 +10,6 @@ import dataclasses
 import re
 import types
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from official_trainer.errors import first_line, text_of
 from official_trainer.nearest import nearest
@@ -33,8 +32,6 @@ class Meaning:
     text: str = ""
     is_data: bool | None = None
 
-
-_NAMED = "If input_path of its data section names the files, the message says which file and line it is."
 
 _DATA = (
     (
@@ -62,12 +59,12 @@ _DATA = (
     ),
     (
         r"StringToNumberOp could not correctly convert string: (.*)",
-        f"The data holds '{{0}}' where a number is expected. {_NAMED}",
+        "The data holds '{0}' where a number is expected.",
         True,
     ),
     (
         r"Field \d+ (?:in record|is required)|Expect \d+ fields but|(?:JPEG|PNG|GIF|BMP|image) (?:data|header|file)",
-        f"A line or a file of the data cannot be parsed. {_NAMED}",
+        "A line or a file of the data cannot be parsed.",
         True,
     ),
     (
@@ -253,24 +250,14 @@ _CODE = (
 )
 
 
-def meaning_of(error: BaseException, frames: Sequence[types.FrameType] = (), task: Any = None) -> Meaning:
+def meaning_of(error: BaseException, frames: Sequence[types.FrameType] = ()) -> Meaning:
     """Returns what an error probably means.
 
     Args:
       error: what was raised.
       frames: running frames, whose names may be meant where one is unknown.
-      task: the object whose methods were called.
     """
     first = copies_of(error)[-1]
-    if isinstance(first, TypeError):
-        from official_trainer.tasks import arguments  # which errors of a config must not wait for
-
-        if called := arguments.meaning_of(task, text_of(first)):
-            return Meaning(called)
-    if isinstance(first, ModuleNotFoundError):
-        from official_trainer.tasks import explained
-
-        return Meaning(explained.how_to_install(first.name or ""))
     text = _with_names_of_inputs(f"{type(first).__name__}: {text_of(first)}", frames)
     for pattern, meaning, is_data in _DATA:
         if found := re.search(pattern, text):

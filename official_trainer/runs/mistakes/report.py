@@ -154,7 +154,7 @@ def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], E
     """Returns the lines of a report, without that of its file, and the exit code."""
     frames, running = _frames(error, notes), python_frames(error)
     computed = filter(None, [computed_at(error, _module_of(notes))])
-    meaning = meanings.meaning_of(error, running, notes.get("task"))
+    meaning = meanings.meaning_of(error, running)
     lines = [
         *_place(frames, notes),
         *_short(meanings.in_one_line(error, running), 2),
@@ -175,6 +175,8 @@ def _module_of(notes: Mapping[str, Any]) -> str:
 def _frames(error: BaseException, notes: Mapping[str, Any]) -> list[Frame]:
     """Returns the user's frames, outermost first: where it was decided what failed, or what was called last."""
     task, module = notes.get("task"), _module_of(notes)
+    if "line" in notes:
+        return [Frame(*notes["line"])]
     if task is None:
         return users_frames(error, module)
     method = _made_by(error, module)

@@ -2,7 +2,7 @@
 
 Owns: `Keras`, the narrow contract, and finding the implementation for an object: Keras 3 (`keras3.py`), or tf_keras,
 that is Keras 2 (`keras2.py`), which is also that of modules without Keras. Does not own: what a Task returns
-(`tasks/returned.py`), steps (`tasks/task.py`), the import of either (`lazy.py`).
+(`tasks/contract.py`), steps (`tasks/task.py`), the import of either (`lazy.py`).
 
 An experiment chooses by what it builds. Both have the same words, and differ in what holds a value (`tf.Variable`, or
 an object around one), in names, in the state of random layers, and in what an optimizer does with gradients. The rest

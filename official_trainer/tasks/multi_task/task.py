@@ -20,7 +20,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.nearest import nearest
-from official_trainer.tasks import arguments, registry
+from official_trainer.tasks import contract, registry
 from official_trainer.tasks.multi_task.data import BATCHES, CHOSEN, TrainData, batches_of
 from official_trainer.tasks.multi_task.sampler import TaskSampler
 from official_trainer.tasks.step_numbers import beside_loss, names_of
@@ -53,7 +53,7 @@ def parts_of(routines: Sequence[Any], logging_dir: str | None = None) -> list[Pa
     """Returns the tasks of `task_routines`, or of `eval_tasks`, built from their configs.
 
     Raises:
-      ArgumentsError: a method of one takes other arguments than it is called with.
+      ContractError: a method of one takes other arguments than it is called with.
     """
     parts = [
         Part(
@@ -65,7 +65,7 @@ def parts_of(routines: Sequence[Any], logging_dir: str | None = None) -> list[Pa
         for routine in routines
     ]
     for part in parts:
-        arguments.check_task(part.task, uncalled=["build_model", "create_optimizer"])
+        contract.check_task(part.task, uncalled=["build_model", "create_optimizer"])
     return parts
 
 

@@ -1,6 +1,5 @@
 """Data that is read to its end and has none: refused where that is known, counted where it is not."""
 
-import logging
 import re
 
 import pytest
@@ -11,7 +10,6 @@ from official_trainer import files
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import schema
 from official_trainer.config.multitask import MultiEvalExperimentConfig, TaskRoutine
-from official_trainer.engine import data_end, evaluation
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
@@ -19,8 +17,8 @@ from official_trainer.program import ArgumentError, Program
 from official_trainer.runs import run
 from official_trainer.runs.mistakes.report import report_of
 from official_trainer.tasks import registry
+from official_trainer.tasks.contract import EndlessError
 from tests.support import toy
-from tests.support.cases import cases
 
 
 class RepeatedConfig(schema.TaskConfig):
@@ -87,7 +85,7 @@ SAID = r"task.validation_data has no end, .*leave out repeat\(\) where RepeatedT
 )
 def test_validation_data_without_an_end_is_refused_before_training(mode, sets, model_dir):
     """N28: with the line of `build_inputs`, and both ways out."""
-    with pytest.raises(data_end.EndlessError, match=SAID) as caught:
+    with pytest.raises(EndlessError, match=SAID) as caught:
         do(model_dir, *sets, mode=mode)
     assert caught.value.exit_code == ExitCode.DATA
     assert re.match(r".*test_data_end.py:\d+ in build_inputs\n", report_of(caught.value).message)
@@ -124,13 +122,13 @@ def test_a_number_of_batches_bounds_it_and_single_commands_refuse_it_too(model_d
     """N28: `eval`, `predict` and `check` of a run that was evaluated on some batches."""
     do(model_dir, "trainer.validation_steps=1")
     assert committed_steps(model_dir) == (2, 4)
-    with pytest.raises(data_end.EndlessError, match=SAID):
+    with pytest.raises(EndlessError, match=SAID):
         do(model_dir, mode="eval")
-    with pytest.raises(data_end.EndlessError, match=r"validation_data has no end, .*leave out repeat\(\) for it, or"):
+    with pytest.raises(EndlessError, match=r"validation_data has no end, .*leave out repeat\(\) for it, or"):
         do(model_dir, mode="predict")
     assert not files.list_dir(f"{model_dir}/predictions/predictions-00000.npz")
     *_, failed = run.check("repeated", resolve(), model_dir=f"{model_dir}-new", mode="train_and_eval")
-    assert failed.name == "evaluate" and isinstance(failed.error, data_end.EndlessError)
+    assert failed.name == "evaluate" and isinstance(failed.error, EndlessError)
 
 
 def test_check_finds_training_data_that_end_before_the_last_step(model_dir, monkeypatch):
@@ -149,46 +147,15 @@ def test_check_finds_training_data_that_end_before_the_last_step(model_dir, monk
 def test_a_named_set_without_an_end_names_its_own_number_of_batches(model_dir):
     """N28: of an experiment with several validation sets."""
     said = r"^eval_tasks\[0\].task_config.validation_data has no end.*or set eval_tasks\[0\].eval_steps to a number"
-    with pytest.raises(data_end.EndlessError, match=said):
+    with pytest.raises(EndlessError, match=said):
         do(model_dir, experiment="repeated_beside")
 
 
 def test_what_repeats_because_of_is_training_says_so(model_dir, monkeypatch):
     """N28: the data section says that it is training data."""
     monkeypatch.setattr(RepeatedTask, "build_inputs", toy.ToyTask.build_inputs)
-    with pytest.raises(data_end.EndlessError, match=r"set task.validation_data.is_training=false, or"):
+    with pytest.raises(EndlessError, match=r"set task.validation_data.is_training=false, or"):
         do(model_dir, "task.validation_data.is_training=true")
-
-
-@pytest.mark.parametrize("traced_loop", cases([False, True], False, True))
-def test_data_whose_end_nothing_tells_is_counted_and_then_warned_of(traced_loop, model_dir, monkeypatch, caplog):
-    """N28: an evaluation that goes on and on says so."""
-    monkeypatch.setattr(RepeatedTask, "change", staticmethod(twice))
-    monkeypatch.setattr(data_end, "REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(evaluation, "_WINDOW", 2)
-    caplog.set_level(logging.INFO, data_end.__name__)
-    do(model_dir, f"trainer.eval_tf_while_loop={str(traced_loop).lower()}", "trainer.train_steps=2")
-    lines = [record.getMessage() for record in caplog.records if record.name == data_end.__name__]
-    told = "evaluating validation_data at step 2: {} so far ({} examples), and how many follow is unknown"
-    each = [("2 batches", 100), ("4 batches", 151), ("6 batches", 202)]  # where the loop is traced
-    each = each if traced_loop else [("1 batch", 50), ("2 batches", 100), ("3 batches", 101), ("4 batches", 151),
-                                     ("5 batches", 201), ("6 batches", 202)]  # fmt: skip
-    first, *others = [told.format(*numbers) for numbers in each]
-    assert lines[0] == first and lines[1].startswith(f"{first}; that is more than all that training reads. If there is")
-    assert "leave out repeat() where RepeatedTask.build_inputs builds" in lines[1]
-    assert lines[2:] == others
-
-
-def test_a_report_comes_at_most_every_ten_seconds_and_one_warning_in_all(caplog):
-    """N28: with the time that a test gives."""
-    caplog.set_level(logging.INFO, data_end.__name__)
-    now = [0.0]
-    progress = data_end.Progress("evaluating", lambda: 500, 400, "leave out repeat()", clock=lambda: now[0])
-    for now[0] in (1.0, 9.9, 10.0, 15.0, 20.5):
-        progress(100)
-    assert [(each.levelname, each.getMessage().partition(":")[2][:12]) for each in caplog.records] == [
-        ("INFO", " 300 batches"), ("WARNING", " 300 batches"), ("INFO", " 500 batches")
-    ]  # fmt: skip
 
 
 def test_fit_refuses_validation_data_without_an_end():

@@ -28,22 +28,20 @@ def said(problems):
 
 
 def test_names_are_read_without_an_import(tmp_path):
-    """T25: of the whole package, without its tests; a file that imports one of the user's packages leads there."""
+    """T25: of the whole package, without its tests."""
     root = write(
         tmp_path,
         experiments__a=registering("own"),
-        experiments__b="from mine import wave\n",
-        experiments__layers="import tensorflow as tf\nimport numpy as np\n",
         mine__wave=registering("wave", steps=4),
         mine__wave_test=registering("tried"),
         other=registering("other"),
     )
-    pyproject(root, "other")
+    pyproject(root, "other", "mine")
     found, problems = registry.listed(root)
     assert (list(found), problems) == (["own", "other", "wave"], [])
     assert (found["wave"].module, found["wave"].path) == ("mine.wave", root / "mine" / "wave.py")
     assert registry.named(root) == found
-    assert not {"mine", "other", "experiments.a", "experiments.b"} & sys.modules.keys()
+    assert not {"mine", "other", "experiments.a"} & sys.modules.keys()
     assert registry.get_config("wave", root).trainer.train_steps == 4
     assert not {"other", "experiments.a"} & sys.modules.keys(), "only what registers it"
 
@@ -97,8 +95,8 @@ def test_two_that_register_one_name(tmp_path, computed):
 
 
 def test_what_two_modules_share_is_no_conflict(tmp_path):
-    """T25: a flag, a file of the workspace and an entry point may all lead to one file."""
-    write(tmp_path, experiments__x="from mine import wave\n", mine__wave=registering("wave", 6))
+    """T25: a flag, `pyproject.toml` and an entry point may all lead to one file."""
+    write(tmp_path, mine__wave=registering("wave", 6))
     entry_point(tmp_path, "mine.wave")
     root = pyproject(tmp_path, "mine.wave", "mine")
     sys.path.insert(0, str(tmp_path))

@@ -53,7 +53,7 @@ def entry_point(folder, module, name="mine", group="experiments", package=None):
 @contextlib.contextmanager
 def as_it_was(monkeypatch):
     """Leaves the registry, the Keras in use, `sys.path` and `sys.modules` as they were before the block."""
-    for table in ("_factories", "_tasks", "_other_workspaces"):
+    for table in ("_factories", "_tasks"):
         monkeypatch.setattr(registry, table, {})
     monkeypatch.setattr(lazy, "_users_of_3", set())
     path, modules = list(sys.path), set(sys.modules)

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from official_trainer.tasks import arguments
+from official_trainer.tasks import contract
 
 MODULES = ("official.nlp.tasks", "official.vision.tasks", "official.recommendation.ranking.task")
 
@@ -18,8 +18,8 @@ def test_no_task_of_theirs_is_refused():
     classes = list(base_task.Task.__subclasses__())
     for cls in classes:  # grows while it is read
         classes += cls.__subclasses__()
-        arguments.check_task(object.__new__(cls))
+        contract.check_task(object.__new__(cls))
     assert len(classes) > 10
     own = type("Own", (classes[0],), {"build_metrics": lambda self: []})
-    with pytest.raises(arguments.ArgumentsError, match="in build_metrics: the engine calls"):
-        arguments.check_task(object.__new__(own))
+    with pytest.raises(contract.ContractError, match="build_metrics: the engine calls"):
+        contract.check_task(object.__new__(own))

@@ -359,7 +359,7 @@ DATA_AND_ACTIONS = [
         name="an_import_in_a_method",
         changes={LOSS: "import tensorflow_io\n        " + LOSS},
         at="import tensorflow_io",
-        words=("No module named", "pip install tensorflow-io installs it"),
+        words=("No module named 'tensorflow_io'",),
     ),
     Mistake(
         name="labels_that_are_words",
@@ -378,22 +378,14 @@ DATA_AND_ACTIONS = [
         name="a_map_function_that_fails_on_an_example",
         changes={PREPARED: PREPARED.replace("label", "label + tf.strings.to_number(['seven'], tf.int64)")},
         at="tf.strings.to_number",
-        words=("while training at step 1", "'seven' where a number is expected. If input_path of its data section"),
+        words=("while training at step 1", "'seven' where a number is expected"),
         code=3,
     ),
     Mistake(
         name="a_line_of_a_file_that_cannot_be_parsed",
-        changes={RETURNED: LINES},
-        at="tf.io.decode_csv",
-        words=("evaluating validation_data at step 2, in batch 3", "validation_data: data.csv:22: field 1 'b' is ''"),
-        code=3,
-        values=("task.validation_data.input_path=data.csv",),
-    ),
-    Mistake(
-        name="a_line_of_a_file_that_is_not_known",
         changes={RETURNED: LINES.replace("params.input_path", "'data.csv'")},
         at="tf.io.decode_csv",
-        words=("Field 1 is required but missing", "If input_path of its data section names the files, the message"),
+        words=('Field 1 is required but missing',),
         code=3,
     ),
     Mistake(
@@ -521,7 +513,7 @@ KEEPS = """    def __init__(self, params, **options):
 """
 USED_LATER = ("has no value in Python", "return it in the logs of the step, or assign it to a tf.Variable")
 USED_IN_A_STEP = (
-    "a tensor of another trace is used here, which self.seen has kept; it was computed at",
+    "a tensor of another trace is used here; it was computed at",
     MODULE,
     "in tr",
 )
@@ -546,7 +538,7 @@ KEPT = [
         changes={
             MORE: f"{KEEPS}    def predict_step(self, inputs, model, labels=None):\n        return self.seen[0]\n"
         },
-        at="return self.seen[0]",
+        at="def predict_step",
         words=("a tensor of another trace",),
     ),
     Mistake(
@@ -556,7 +548,7 @@ KEPT = [
             LOSS: f"{LOSS} + tf.reduce_mean(tf.cast(SEEN[-1], tf.float32))",
         },
         at=LOSS,
-        words=("which SEEN has kept",),
+        words=("a tensor of another trace is used here; it was computed at", "in build_inputs"),
     ),
     Mistake(
         name="a_kept_tensor_in_an_action",
@@ -605,9 +597,7 @@ KEPT = [
         name="a_method_that_super_cannot_call",
         changes={"labels, model_outputs, aux_losses=None": "labels", MORE: KEEPS},
         at="logs = super().train_step(inputs",
-        words=(
-            "The engine calls build_losses(labels, model_outputs): write def build_losses(self, labels, model_outp",
-        ),
+        words=("build_losses() takes 2 positional arguments but 3 were given",),
     ),
 ]
 MISTAKES = [*SHAPES, *LOSSES, *MODELS_AND_METRICS, *DATA_AND_ACTIONS, *HOW, *KEPT]

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from official_trainer.lazy import tf
-from official_trainer.tasks import returned
+from official_trainer.tasks import contract
 from tests.support import mistakes, several_tasks
 from tests.support.cases import cases, full
 from tests.support.mistakes import MORE, Mistake
@@ -32,31 +32,31 @@ RETURNED = [
     Mistake(
         name="a_metric_class",
         changes={METRICS: "return [keras.metrics.SparseCategoricalAccuracy]"},
-        at="return [keras",
+        at="def build_metrics",
         words=("a list with the class SparseCategoricalAccuracy", "write SparseCategoricalAccuracy(…)"),
     ),
     Mistake(
         name="the_name_of_a_metric",
         changes={METRICS: 'return ["accuracy"]'},
-        at='return ["accuracy"]',
-        words=("a list with 'accuracy'", "keras.metrics.SparseCategoricalAccuracy(name='accuracy')"),
+        at="def build_metrics",
+        words=("a list with 'accuracy'", "return objects of keras.metrics"),
     ),
     Mistake(
         name="a_function_as_a_metric",
         changes={METRICS: "return [keras.losses.mean_squared_error]"},
-        at="return [keras",
-        words=("keras.metrics.MeanMetricWrapper(mean_squared_error, name='mean_squared_error')",),
+        at="def build_metrics",
+        words=("a list with a function", "MeanMetricWrapper makes one of a function"),
     ),
     Mistake(
         name="a_dictionary_of_metrics",
         changes={METRICS: 'return {"share": Share(name="share")}'},
-        at='return {"share"',
-        words=("must return a list of metrics, and returned a dict", "each metric has its name itself"),
+        at="def build_metrics",
+        words=("must return a list of metrics, and returned a dict", "[keras.metrics.MeanSquaredError(name='error')]"),
     ),
     Mistake(
         name="one_metric_without_a_list",
         changes={METRICS: 'return Share(name="share")'},
-        at="return Share",
+        at="def build_metrics",
         words=("returned a Share", "return a list, such as"),
     ),
     Mistake(
@@ -68,19 +68,19 @@ RETURNED = [
     Mistake(
         name="a_metric_of_keras_3",
         changes={METRICS: "import keras as other\n\n        return [other.metrics.SparseCategoricalAccuracy()]"},
-        at="return [other",
+        at="def build_metrics",
         words=("SparseCategoricalAccuracy is of Keras 3", "take both from `from official_trainer.lazy import keras`"),
     ),
     Mistake(
         name="the_name_of_an_optimizer",
         changes=creates('return "adam"'),
-        at='return "adam"',
+        at="def create_optimizer",
         words=("returned 'adam'", "keras.optimizers.Adam(1e-3)", "trainer.optimizer_config.optimizer.type=adam"),
     ),
     Mistake(
         name="an_optimizer_class",
         changes=creates("return keras.optimizers.Adam"),
-        at="return keras.optimizers.Adam",
+        at="def create_optimizer",
         words=("returned the class Adam", "write Adam(…)"),
     ),
     Mistake(
@@ -98,8 +98,8 @@ RETURNED = [
     Mistake(
         name="a_model_of_keras_3",
         changes={"        text, age = keras": "        import keras\n\n        text, age = keras"},
-        at=METRICS,
-        words=("the model Functional is of Keras 3", "SparseCategoricalAccuracy is of Keras 2", "`import keras`"),
+        at="def build_metrics",
+        words=("the model Functional of Keras 3", "SparseCategoricalAccuracy is of Keras 2", "`import keras`"),
     ),
     Mistake(
         name="a_layer_of_keras_3",
@@ -107,13 +107,13 @@ RETURNED = [
             "import dataclasses\n": "import dataclasses\n\nimport keras as other\n",
             "keras.layers.Dense(3": "other.layers.Dense(3",
         },
-        at="return keras.Model",
-        words=("neither trained", "its layer is of Keras 3, and the model of tf_keras"),
+        at="def build_model",
+        words=("neither trained", "take all layers from one Keras"),
     ),
     Mistake(
         name="a_variable_that_no_layer_has",
         changes={"(joined)\n": "(joined) + tf.Variable(1.0, name='shift')\n"},
-        at="return keras.Model",
+        at="def build_model",
         words=("'shift:0', which is no variable of its layers", "create it in a layer, with add_weight"),
     ),
     Mistake(
@@ -160,7 +160,7 @@ RETURNED = [
     Mistake(
         name="a_task_that_takes_no_config",
         changes={MORE: f"    def __init__(self):\n        super().__init__()\n{MORE}"},
-        at="def __init__",
+        at="class TicketsTask",
         words=("a Task is made with (params, logging_dir=None, name=None)", "write def __init__(self, params, **opt"),
     ),
     Mistake(
@@ -188,7 +188,7 @@ ARGUMENTS = [
         name="metrics_without_their_argument",
         changes={"build_metrics(self, training=True)": "build_metrics(self)"},
         at="def build_metrics",
-        words=("calls build_metrics(training=…), which fails", "write def build_metrics(self, training=True)"),
+        words=("calls build_metrics(training=…), which fails", "write def build_metrics(self, training)"),
     ),
     Mistake(
         name="a_fold_without_its_state",
@@ -243,21 +243,6 @@ REGISTERED = [
         words=("No module named 'numpyy'", "did you mean 'numpy'?"),
     ),
     Mistake(
-        name="an_import_of_a_package_that_is_not_installed",
-        changes={"import numpy as np": "import numpy as np, tensorflow_io"},
-        at="tensorflow_io",
-        words=("pip install tensorflow-io installs it",),
-    ),
-    Mistake(
-        name="an_import_of_a_package_that_has_ended",
-        changes={"import numpy as np": "import numpy as np, tensorflow_addons"},
-        at="tensorflow_addons",
-        words=(
-            "No module named 'tensorflow_addons'; TensorFlow Addons has ended and",
-            "tf_keras and tf-models-official",
-        ),
-    ),
-    Mistake(
         name="an_import_of_a_name_that_is_not_there",
         changes={"import Task, inputs, register": "import Task, input, register"},
         at="import Task, input,",
@@ -291,7 +276,7 @@ REGISTERED = [
         name="a_registration_with_a_misspelled_argument",
         changes={FACTORY: '@register_config_factory(nam="tickets")'},
         at="@register_config_factory",
-        words=("unexpected keyword argument 'nam'", "did you mean 'name'?"),
+        words=("unexpected keyword argument 'nam'",),
     ),
     Mistake(
         name="a_factory_with_an_argument",
@@ -318,7 +303,7 @@ REGISTERED = [
         name="a_task_registered_for_text",
         changes={TASK: '@register_task_cls("TicketsConfig")'},
         at="@register_task_cls",
-        words=("got the text 'TicketsConfig'", "write @register_task_cls(TicketsConfig)"),
+        words=("got 'TicketsConfig'", "write @register_task_cls(TicketsConfig)"),
     ),
     Mistake(
         name="a_task_registered_without_its_config",
@@ -330,7 +315,7 @@ REGISTERED = [
         name="a_task_registered_for_another_class",
         changes={CONFIG: CONFIG.replace("(TaskConfig)", "")},
         at="@register_task_cls",
-        words=("got the class TicketsConfig", "make TicketsConfig a subclass of config.TaskConfig"),
+        words=("got <class 'experiments.tickets.TicketsConfig'>", "a subclass of config.TaskConfig"),
     ),
     Mistake(
         name="two_tasks_of_one_config",
@@ -402,7 +387,7 @@ DECLARED = [
         name="a_misspelled_field_that_is_assigned",
         changes={"    return ExperimentConfig(": "    data.global_bach_size = 9\n    return ExperimentConfig("},
         at="data.global_bach_size = 9",
-        words=("DataConfig has no field 'global_bach_size'", ".replace(global_batch_size=…)", "did you mean"),
+        words=("cannot assign to field 'global_bach_size'", "a config is frozen"),
     ),
     Mistake(
         name="a_field_that_is_assigned",
@@ -470,7 +455,7 @@ def test_labels_that_are_combined_with_the_outputs_of_other_examples_are_said(va
     mistake = Mistake(name="", changes=MEAN_SQUARES, verb="check", values=tuple(values))
     found = mistakes.outcome(mistake, tmp_path, monkeypatch)
     size = 4 if values else 8
-    said = f"TicketsTask.build_losses combines labels int64[{size}] and outputs float32[{size},1]: each label with each"
+    said = f"TicketsTask.build_losses combines labels int64 ({size},) and outputs float32 ({size}, 1): each label with "
     assert found.text.count(said) == 1, found.text
     assert found.code == 0
 
@@ -487,7 +472,7 @@ OWN = """    def build_metric(self):
 
 def test_the_models_of_several_tasks_are_no_mistake(caplog):
     """N28: `build_models` of a `MultiTask` is called."""
-    returned.check_class(several_tasks.Several)
+    contract.check_class(several_tasks.Several)
     assert caplog.messages == []
 
 

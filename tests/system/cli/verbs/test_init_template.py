@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import cli, config
-from official_trainer.tasks import export, registry, returned
+from official_trainer.tasks import contract, export, registry
 from official_trainer.tasks import keras as kerases
 
 
@@ -30,7 +30,7 @@ def test_the_example_learns(version, workspace):
         set_seed(0)
     model = task.build_model()
     assert (kerases.is_3(model), kerases.is_2(model)) == (version == "3", version == "2")
-    optimizer = returned.optimizer_of(task, experiment, model)
+    optimizer = contract.optimizer_of(task, experiment, model)
     train = task.build_inputs(experiment.task.train_data.replace(is_training=True))
     for batch in train.take(40):
         logs = task.train_step(batch, model, optimizer)
