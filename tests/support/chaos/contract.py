@@ -138,11 +138,13 @@ class Strike:
       by: the signal.
       leaves: the newest checkpoint (or how many shards there are) afterwards; None if it may be any.
       gains: whether that has to be more than before, and less than at the end.
+      saves: whether a process that is asked to stop saves; else the signal ends it.
     """
 
     by: int = signal.SIGKILL
     leaves: int | None = None
     gains: bool = False
+    saves: bool = True
 
     def first(self, run: Path, unbroken: Unbroken) -> Callable[[], None] | None:
         """Returns what the process calls before anything else."""
@@ -160,7 +162,11 @@ class Strike:
     @property
     def code(self):
         """What the process ends with."""
-        return 128 + self.by if self.by == signal.SIGTERM else -self.by
+        if self.by == signal.SIGKILL:
+            return -self.by
+        if self.saves:
+            return ExitCode.PREEMPTED
+        return 128 + self.by if self.by == signal.SIGINT else -self.by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,6 +234,17 @@ class Step(Strike):
 
 
 @dataclasses.dataclass(frozen=True)
+class Phase(Strike):
+    """So many seconds after the process enters a phase for the first time."""
+
+    phase: str
+    seconds: float = 0.0
+
+    def first(self, run, unbroken):
+        return functools.partial(inside.stop_in_phase, self.phase, self.seconds, self.by)
+
+
+@dataclasses.dataclass(frozen=True)
 class Callback(Strike):
     """When Keras calls a callback for the time `number`."""
 
@@ -272,7 +289,7 @@ class Broken:
         self._tally.kills += 1
         self._tally.phases[phase] += 1
         self._tally.peak_bytes = max(self._tally.peak_bytes, self._directory.num_bytes())
-        if strike.by == signal.SIGTERM:
+        if completed.code == ExitCode.PREEMPTED:
             self._directory.check_stopped()
         assert strike.leaves in (None, newest)
         if strike.gains:

@@ -4,6 +4,9 @@ Imports no TensorFlow at the top; each function is named in `Child(first=…)`, 
 """
 
 import os
+import signal
+import threading
+import time
 
 struck_callback = None
 """Hook, number and signal that `strike_at_callback` was told."""
@@ -47,9 +50,27 @@ def strike_at_step(step, by):
         if not is_struck and int(self.global_step.numpy()) >= step:
             is_struck = True
             os.kill(os.getpid(), by)
+            while by == signal.SIGTERM and self.process_group.stop.reason is None:
+                time.sleep(0.001)  # the thread that reads signals needs a moment
         return ran
 
     Trainer.run_steps = run_and_strike
+
+
+def stop_in_phase(phase, seconds, by):
+    """A signal so many seconds after the process enters a phase for the first time, while its main thread works."""
+    from official_trainer.runs.observer import TrainingProcess
+
+    enter, is_struck = TrainingProcess.enter, False
+
+    def enter_and_stop(self, name, *step):
+        nonlocal is_struck
+        enter(self, name, *step)
+        if name == phase and not is_struck:
+            is_struck = True
+            threading.Timer(seconds, os.kill, (os.getpid(), by)).start()
+
+    TrainingProcess.enter = enter_and_stop
 
 
 # Forgetting: as if this item had been left out of the state of a run.

@@ -62,10 +62,12 @@ class RunDirectory:
             self._check_size(process)
 
     def check_stopped(self):
-        """What was trained is saved."""
+        """What was trained is saved: the last step that was begun ends the last whole window."""
         status = read_status(self._run)
         assert (status["phase"], status["exit_code"]) == ("preempted", 143)
         assert status["last_checkpoint_step"] == newest(self._run)
+        steps = [step for process, step, _ in id_lines(self._run) if process == status["pid"]]
+        assert not steps or newest(self._run) == steps[-1] + 1
 
     def _check_size(self, process):
         """Once a process that continues has saved; event files apart: each start that wrote a point has begun one."""

@@ -381,7 +381,7 @@ STOPS = table(
     *(
         Strikes(
             predictions(strategy, format),
-            _in_a_shard(by=SIGTERM),
+            _in_a_shard(by=SIGTERM, saves=False),
             is_quick=strategy == "off",
         )
         for strategy, format in (("off", "jsonl"), ("mirrored", "npy"))
