@@ -3,7 +3,7 @@
 Owns: the contents of a checkpoint, restoring them; synchronizing, keeping and comparing values over replicas, and when
 processes exchange them; assigning what actions hand back; the optimizer's settings where the config overrules a
 checkpoint. Does not own: files (`checkpoints/store.py`), when anything is saved (`loop.py`), how values of replicas are
-read and compared (`distributed/replicas.py`), which new values are accepted (`assigning.py`).
+read and compared (`distributed/replicas.py`), when an action hands values back (`actions/schedule.py`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,31 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from official_trainer.checkpoints import garden, live, manifest, restore
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
-from official_trainer.engine import assigning, consistency
+from official_trainer.engine import consistency
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.engine.train_steps import TrainStep
+from official_trainer.errors import UserError
 from official_trainer.lazy import tf
+from official_trainer.nearest import nearest
+from official_trainer.shown import first_few
 from official_trainer.tasks import attached, optimization, variables, vocabularies
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.metrics import variables_of
 
 _logger = logging.getLogger(__name__)
+
+_MAX_SHOWN = 5
+
+
+class AssignError(UserError, ValueError):
+    """New values of variables do not fit."""
 
 
 class CheckpointState:
@@ -338,15 +349,37 @@ class CheckpointState:
           AssignError: a name is unknown, a shape or a dtype is another, or a value is not finite. Nothing was assigned.
         """
         named = self.named_variables()
-        checked = assigning.checked(variables.flatten(values), named)
+        arrays = {path: np.asarray(value) for path, value in variables.flatten(values).items()}
+        problems = {path: _assign_problem(path, array, named) for path, array in arrays.items()}
+        if refused := list(filter(None, problems.values())):
+            more = f"; and {len(refused) - _MAX_SHOWN} more" if len(refused) > _MAX_SHOWN else ""
+            said = "; ".join(refused[:_MAX_SHOWN])
+            raise AssignError(f"new values are refused, and nothing is changed: {said}{more}")
         numbers = {id(variable): number for number, variable in enumerate(self._kept)}
-        for path, value in checked.items():
+        for path, value in arrays.items():
             self._assign(numbers[id(named[path])], value)
 
     @collective
     def _assign(self, number: int, value: Any) -> None:
         """Assigns one value: each is a message of its own, which every process receives from every other."""
         self._kept[number].assign(value)
+
+
+def _assign_problem(path: str, array: np.ndarray, named: Mapping[str, tf.Variable]) -> str:
+    """Returns what is wrong with a new value of a variable; empty if nothing is."""
+    if path not in named:
+        near = nearest(path, named)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {first_few(list(named))}"
+        return f"{path!r} is no variable that an action may change; {hint}"
+    variable = named[path]
+    given, expected = f"{array.dtype.name} {list(array.shape)}", f"{variable.dtype.name} {list(variable.shape)}"
+    if given != expected:
+        return f"{path!r} is {given}; expected {expected}"
+    if not (variable.dtype.is_floating or variable.dtype.is_complex):
+        return ""
+    finite = np.isfinite(array.astype(np.float32) if variable.dtype == tf.bfloat16 else array)
+    count = int(array.size - finite.sum())
+    return f"{path!r} has {count} values that are not finite, of {array.size}; expected finite ones" if count else ""
 
 
 def _values_in(checkpoint: tf.train.Checkpoint) -> list[Any]:

@@ -8,7 +8,7 @@ from official_trainer.actions.action import Action, Assign, Result
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.engine.assigning import AssignError
+from official_trainer.engine.checkpoint_state import AssignError
 from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
 from official_trainer.tracking.jsonl import JsonlTracker
