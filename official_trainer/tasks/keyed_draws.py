@@ -25,7 +25,7 @@ from typing import Any
 
 from official_trainer.lazy import load, tf
 from official_trainer.tasks.autograph import do_not_convert
-from official_trainer.tasks.scopes import current_graph, during, turns
+from official_trainer.tasks.scopes import current_graph, during
 
 
 class Replaced:
@@ -76,36 +76,65 @@ _keys: ContextVar[_Keys | None] = ContextVar("keys", default=None)
 
 
 class _Keys:
-    """The keys of one trace: one for each draw, in the order of the code."""
+    """The keys of one trace: one for each draw, in the order of the code, and of it one for each turn of a loop."""
 
-    def __init__(self, key_of: Callable[[int], tf.Tensor], in_loops: bool) -> None:
-        self._key_of, self._in_loops = key_of, in_loops
-        self._graph = current_graph()
-        self._num_drawn = 0
+    def __init__(self, key_of: Callable[[int], tf.Tensor]) -> None:
+        self._key_of, self._graph, self._num_draws = key_of, current_graph(), 0
 
-    def apply_here(self) -> bool:
-        """Whether a draw here happens once for each key: not in a function with other callers."""
-        found = turns(self._graph)
-        return found is not None and (self._in_loops or not found)
-
-    def next(self) -> tf.Tensor:
-        self._num_drawn += 1
-        key = self._key_of(self._num_drawn - 1)
-        for turn in turns(self._graph) or ():
+    def next(self) -> tf.Tensor | None:
+        """Returns the key of a draw here; None in a function with other callers, where a draw has many."""
+        turns = _turns(self._graph)
+        if turns is None:
+            return None
+        key = self._key_of(self._num_draws)
+        self._num_draws += 1
+        for turn in turns:
             key = tf.random.fold_in(key, turn)
         return key
 
 
+def _turns(outer: Any) -> list[tf.Tensor] | None:
+    """Returns the number of the turn in each loop that code here is in, from the innermost one to the graph `outer`.
+
+    None if code here is in a function that may have other callers.
+    """
+    branch, loop = _graph_classes()
+    graph, turns = current_graph(), []
+    while graph is not outer and isinstance(graph, (branch, loop)):
+        if isinstance(graph, loop):
+            turns.append(graph.inputs[0])  # which gradients need
+        graph = graph.outer_graph
+    return turns if graph is outer else None
+
+
+@functools.cache
+def _graph_classes() -> tuple[Any, Any]:
+    """Returns the classes of the graphs of a branch and of a loop's body, which have no public names.
+
+    A branch, a loop and a function are graphs alike: only their class tells which.
+    """
+    classes: dict[str, Any] = {}
+
+    def noted(name: str, value: tf.Tensor) -> tf.Tensor:
+        classes[name] = type(current_graph())
+        return value
+
+    with tf.Graph().as_default():
+        zero = tf.constant(0)
+        tf.cond(zero < 1, lambda: noted("branch", zero), lambda: zero)
+        tf.while_loop(lambda turn: turn < 1, lambda turn: noted("loop", turn + 1), [zero])
+    return classes["branch"], classes["loop"]
+
+
 @do_not_convert
 @contextlib.contextmanager
-def keyed(key_of: Callable[[int], tf.Tensor], *, in_loops: bool = False) -> Iterator[None]:
+def keyed(key_of: Callable[[int], tf.Tensor]) -> Iterator[None]:
     """Makes random operations that are traced in this thread in a `with` block draw from keys.
 
     Args:
       key_of: returns the key, int64 [2], of a draw by its number, from 0 in the order of the code.
-      in_loops: whether those in loops do too, each turn from a key of its own.
     """
-    with _OPERATIONS.in_place(), during(_keys, _Keys(key_of, in_loops)):
+    with _OPERATIONS.in_place(), during(_keys, _Keys(key_of)):
         yield
 
 
@@ -113,11 +142,16 @@ def keyed(key_of: Callable[[int], tf.Tensor], *, in_loops: bool = False) -> Iter
 def of_pipeline(seed: int) -> Iterator[None]:
     """Makes a pipeline that is built in a `with` block return the same elements whenever it is built again.
 
-    A parallel `Dataset.map` whose function draws gets a map before it that draws a key for each element, in order, and
-    draws from that key; it stays parallel. So does one that draws in a loop, whose turns run side by side. A map that
-    draws in a function with other callers cannot do that, and runs in order. If the function has an attribute `key_of`,
-    that returns the key of an element, `[2]` int64. Python's `random`, which Model Garden uses for the order of files,
-    starts from `seed`, and gets its state back afterwards.
+    A `Dataset.map` that draws is then one of three:
+
+    - serial, as written: the elements draw one after another;
+    - keyed, where it is parallel or draws in a loop, whose turns run side by side: a map before it draws a key for each
+      element, in order, and the function draws from that key. If the function has an attribute `key_of`, that returns
+      the key of an element, `[2]` int64, and the map is always keyed;
+    - serial instead of parallel, where the function draws in one with other callers, which cannot have a key.
+
+    Python's `random`, which Model Garden uses for the order of files, starts from `seed`, and gets its state back
+    afterwards.
     """
     before = random.getstate()
     random.seed(seed)
@@ -129,21 +163,34 @@ def of_pipeline(seed: int) -> Iterator[None]:
 
 
 def _map(self: Any, original: Any, map_func: Any, num_parallel_calls: Any = None, *args: Any, **options: Any) -> Any:
-    mapped = original(self, map_func, num_parallel_calls, *args, **options)
+    """Maps in one of the ways of `of_pipeline`, told by the operations that tracing the function has made."""
+    as_written = original(self, map_func, num_parallel_calls, *args, **options)
     key_of = getattr(map_func, "key_of", None)
-    if not _draws(mapped) or (num_parallel_calls is None and key_of is None and not _has_loop(mapped)):
-        return mapped
+    is_serial = num_parallel_calls is None and not _has_loop(as_written)
+    if not _draws(as_written) or (is_serial and key_of is None):
+        return as_written
+    keyed_map = original(original(self, _with_key(key_of)), _from_key(map_func), num_parallel_calls, *args, **options)
+    return original(self, map_func) if _draws(keyed_map) else keyed_map
 
-    def with_key(*element: Any) -> Any:
+
+def _with_key(key_of: Callable[..., tf.Tensor] | None) -> Callable[..., Any]:
+    """Returns a function that puts a key before an element."""
+
+    def keyed_element(*element: Any) -> Any:
         key = key_of(*element) if key_of else tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64)
         return key, element
 
-    def from_key(key: tf.Tensor, element: Any) -> Any:
-        with keyed(lambda number: key + number * STRIDE, in_loops=True):
+    return keyed_element
+
+
+def _from_key(map_func: Callable[..., Any]) -> Callable[[tf.Tensor, Any], Any]:
+    """Returns a function of a key and an element whose draws are computed from the key."""
+
+    def mapped(key: tf.Tensor, element: Any) -> Any:
+        with keyed(lambda number: key + number * STRIDE):
             return map_func(*element)
 
-    mapped = original(original(self, with_key), from_key, num_parallel_calls, *args, **options)
-    return original(self, map_func) if _draws(mapped) else mapped
+    return mapped
 
 
 _MAPS = Replaced(lambda: [(tf.data.Dataset, "map", lambda original: functools.partialmethod(_map, original))])
@@ -239,14 +286,15 @@ def _with_replacement(original: Any, replacement: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
         keys = _keys.get()
-        if keys is None or not keys.apply_here():
+        key = None if keys is None else keys.next()
+        if key is None:
             if _Kernels.are_stale and tf.executing_eagerly():
                 _Kernels.are_stale = False
                 load(_CONTEXT).context().clear_kernel_cache()
             return original(*args, **kwargs)
         arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         values = {name: value for name, value in arguments.items() if name not in ("seed", "seed2", "name")}
-        return replacement(keys.next(), **values)
+        return replacement(key, **values)
 
     return draw
 

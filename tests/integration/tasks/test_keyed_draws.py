@@ -195,8 +195,8 @@ def test_compiled_steps_draw_what_their_number_says():
         assert not np.array_equal(first, other)
 
 
-def test_draws_in_a_loop_of_the_step_are_left_alone():
-    """A key of its own for each turn is more than a key for each place in the code can give."""
+def test_draws_in_a_loop_of_the_step_are_keyed_by_its_turn():
+    """N1: the same for the same step, and another number in each turn."""
     place = tf.Variable(0, dtype=tf.int64)
     streams = RandomStreams(toy.ToyTask(None).build_model(), seed=4)
 
@@ -205,8 +205,12 @@ def test_draws_in_a_loop_of_the_step_are_left_alone():
         with streams.named("train", place):
             return drawn_in_a_loop(0), tf.map_fn(lambda i: tf.random.uniform([]), tf.range(4), dtype=tf.float32)
 
-    total, each = step()
-    assert len(set(each.numpy())) == 4 and total.shape == [2]
+    total, turns = step()
+    assert len(set(turns.numpy())) == 4 and total.shape == [2]
+    again, place_after = step(), place.assign_add(1)
+    np.testing.assert_array_equal(again[0], total)
+    np.testing.assert_array_equal(again[1], turns)
+    assert place_after == 1 and not set(step()[1].numpy()) & set(turns.numpy())
 
 
 # Whole runs.
