@@ -1,4 +1,4 @@
-"""What Model Garden adds to Keras, for Keras 3: schedules, warm-ups, weight decay by the names of weights.
+"""What Model Garden adds to Keras, for Keras 3: offsets, the linear warm-up, weight decay by the names of weights.
 
 Owns: classes that compute the float32 numbers of Model Garden's classes with these names, to the bit. Keras loads them
 from a `.keras` file once this module is imported, which imports Keras 3, and neither tf_keras nor Model Garden.
@@ -8,7 +8,6 @@ Does not own: which class a configuration means (`optimizers3.py`).
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """A dataclass whose fields are its configuration; a field may hold another schedule."""
 
     def get_config(self) -> dict[str, Any]:
-        names = [field.name for field in dataclasses.fields(self) if field.init]
+        names = [field.name for field in dataclasses.fields(self)]
         return {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in names}
 
     @classmethod
@@ -52,102 +51,20 @@ class WithOffset(_Schedule):
 
 
 @_schedule
-class TimeInverseDecay(_Schedule):
-    """A rate divided by `1 + decay * step`: the field `decay` of Keras 2's SGD, which Keras 3's no longer has."""
-
-    schedule: Any
-    decay: float
-
-    def __call__(self, step: Any) -> Any:
-        return _rate(self.schedule, step) / (1.0 + self.decay * ops.cast(step, "float32"))
-
-
-@dataclasses.dataclass(eq=False)
-class _Warmup(_Schedule):
-    """Rises to the rate that the schedule has after `warmup_steps`, which is computed once, outside of the step."""
+class LinearWarmup(_Schedule):
+    """Rises from `warmup_learning_rate` in a straight line to the rate that the schedule has after `warmup_steps`."""
 
     schedule: Any
     warmup_steps: int
-    _peak: Any = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        self._peak = _rate(self.schedule, self.warmup_steps)
-
-    def __call__(self, step: Any) -> Any:
-        begun = ops.cast(step, "float32")
-        return ops.where(begun < self.warmup_steps, self._rising(begun, self._peak), _rate(self.schedule, step))
-
-
-@_schedule
-class LinearWarmup(_Warmup):
-    """A straight line from `warmup_learning_rate`."""
-
     warmup_learning_rate: float
 
-    def _rising(self, step: Any, peak: Any) -> Any:
-        return self.warmup_learning_rate + step / self.warmup_steps * (peak - self.warmup_learning_rate)
-
-
-@_schedule
-class PolynomialWarmUp(_Warmup):
-    """A power of the step; step 0 has the rate of step 1."""
-
-    power: float
-
-    def _rising(self, step: Any, peak: Any) -> Any:
-        return peak * ops.power(ops.maximum(step, 1.0) / self.warmup_steps, self.power)
-
-
-@_schedule
-class PowerAndLinearDecay(_Schedule):
-    """A power of the step, multiplied by a straight line to zero in the last share of `total_decay_steps`."""
-
-    initial_learning_rate: float
-    power: float
-    total_decay_steps: int = 0
-    linear_decay_fraction: float = 0.0  # without a line it is Model Garden's DirectPowerDecay
+    def __post_init__(self) -> None:
+        self._peak = _rate(self.schedule, self.warmup_steps)  # computed once, outside of the step
 
     def __call__(self, step: Any) -> Any:
-        begun = ops.cast(step, "float32")
-        rate = self.initial_learning_rate * ops.power(ops.maximum(begun, 1.0), self.power)
-        linear_steps = self.total_decay_steps * self.linear_decay_fraction
-        if linear_steps > 0:
-            rate = ops.maximum(0.0, rate * ops.minimum(1.0, (self.total_decay_steps - begun) / linear_steps))
-        return rate
-
-
-@_schedule
-class PowerDecayWithOffset(_Schedule):
-    """`pre_offset_learning_rate` until `offset`, then a power of the steps since, never above that rate."""
-
-    initial_learning_rate: float
-    power: float
-    offset: int
-    pre_offset_learning_rate: float
-
-    def __call__(self, step: Any) -> Any:
-        begun = ops.cast(step, "float32")
-        after = ops.power(ops.maximum(begun - self.offset, 1.0), self.power) * self.initial_learning_rate
-        rate = ops.where(begun > self.offset, after, self.pre_offset_learning_rate)
-        return ops.minimum(rate, self.pre_offset_learning_rate)
-
-
-@_schedule
-class StepCosineDecay(_Schedule):
-    """Half a cosine from each boundary to the next, from one value to the next; no number after the last boundary."""
-
-    boundaries: Sequence[int]
-    values: Sequence[float]
-
-    def __call__(self, step: Any) -> Any:
-        begun, rate = ops.cast(step, "float32"), None
-        ends = zip([*self.boundaries[1:], self.boundaries[-1]], [*self.values[1:], 0.0], strict=True)
-        for start, high, (end, low) in zip(self.boundaries, self.values, ends, strict=True):
-            since = begun if rate is None else begun - start  # the first piece has no start
-            angle = ops.cast(math.pi, "float32") * since / (end - start)
-            piece = (high - low) * (ops.cos(angle) + 1.0) / 2.0 + low
-            rate = piece if rate is None else ops.where(begun >= start, piece, rate)
-        return rate
+        begun, first = ops.cast(step, "float32"), self.warmup_learning_rate
+        rising = first + begun / self.warmup_steps * (self._peak - first)
+        return ops.where(begun < self.warmup_steps, rising, _rate(self.schedule, step))
 
 
 @_registered

@@ -1,5 +1,6 @@
 """Learning rates of all kinds, drawn by hypothesis."""
 
+from collections.abc import Collection
 from typing import Any
 
 from hypothesis import strategies as st
@@ -69,11 +70,13 @@ WARMUPS: dict[str, Any] = {
 
 
 @st.composite
-def configs(draw: Any) -> tuple[OptimizationConfig, int]:
+def configs(
+    draw: Any, schedules: Collection[str] = tuple(SCHEDULES), warmups: Collection[str] = tuple(WARMUPS)
+) -> tuple[OptimizationConfig, int]:
     """Draws a section with a schedule, perhaps a warm-up, and the steps of training."""
-    kind = draw(st.sampled_from(sorted(SCHEDULES)))
+    kind = draw(st.sampled_from(sorted(schedules)))
     rate = opt.LrConfig(type=kind, **{kind: draw(SCHEDULES[kind])})
     warmup = opt.WarmupConfig()
-    if name := draw(st.sampled_from([None, *WARMUPS])):
+    if name := draw(st.sampled_from([None, *warmups])):
         warmup = opt.WarmupConfig(type=name, **{name: draw(WARMUPS[name])})
     return OptimizationConfig(learning_rate=rate, warmup=warmup), draw(st.integers(1, 15))

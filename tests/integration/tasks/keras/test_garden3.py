@@ -16,6 +16,7 @@ from tests.support.cases import cases
 from tests.support.config import rates
 
 LARGE = 20_000  # steps
+CONFIGS = rates.configs(["constant", "stepwise", "exponential", "polynomial", "cosine"], ["linear"])
 
 
 def both(config):
@@ -40,7 +41,7 @@ def assert_same_bits(config, steps):
 
 def small_schedules(examples):
     @settings(max_examples=examples, deadline=None, derandomize=True)
-    @given(rates.configs())
+    @given(CONFIGS)
     def test(drawn):
         assert_same_bits(drawn[0], range(20))
 
@@ -57,23 +58,16 @@ def long_sections(draw):
     """Yields sections of the size that trains, with numbers that float32 has to round."""
     rate, steps = draw(st.floats(1e-6, 3.0)), draw(st.integers(100, LARGE))
     offset = draw(st.sampled_from([0, 37]))
-    power = draw(st.sampled_from([-0.5, 0.9, 1.0]))
+    power = draw(st.sampled_from([0.5, 0.9, 1.0]))
     first = draw(st.integers(1, steps - 1))
     initial = {"initial_learning_rate": rate}
     yield "stepwise", opt.StepwiseLrConfig(boundaries=(first, steps), values=(rate, rate / 3, rate / 7), offset=offset)
     exponential = {"decay_steps": first, "decay_rate": 0.97, "staircase": draw(st.booleans())}
     yield "exponential", opt.ExponentialLrConfig(**initial, **exponential, offset=offset)
     cycle = draw(st.booleans())
-    polynomial = {"end_learning_rate": rate / 9, "power": abs(power), "cycle": cycle}
+    polynomial = {"end_learning_rate": rate / 9, "power": power, "cycle": cycle}
     yield "polynomial", opt.PolynomialLrConfig(**initial, **polynomial, decay_steps=steps, offset=offset)
     yield "cosine", opt.CosineLrConfig(**initial, decay_steps=steps, alpha=0.013, offset=offset)
-    yield "power", opt.DirectPowerLrConfig(**initial, power=power)
-    linear = {"total_decay_steps": steps, "linear_decay_fraction": 0.3}
-    yield "power_linear", opt.PowerAndLinearDecayLrConfig(**initial, power=power, **linear, offset=offset)
-    before = {"pre_offset_learning_rate": rate / 2}
-    yield "power_with_offset", opt.PowerDecayWithOffsetLrConfig(**initial, power=power, offset=first, **before)
-    pieces = {"boundaries": (0, first, 2 * LARGE), "values": (rate, rate / 3, rate / 7), "offset": offset}
-    yield "step_cosine_with_offset", opt.StepCosineLrConfig(**pieces)
 
 
 @settings(max_examples=3, deadline=None, derandomize=True)
@@ -82,14 +76,12 @@ def test_long_schedules_have_the_same_bits(data):
     """N37: at 0, 1, both sides of each boundary, random steps, and beyond the end."""
     for kind, section in long_sections(data.draw):
         warmup_steps = data.draw(st.integers(1, 500))
-        name = data.draw(st.sampled_from([None, "linear", "polynomial"]))
-        warmups = {"linear": {"warmup_learning_rate": 1e-5}, "polynomial": {"power": 1.7}}
-        classes = {"linear": opt.LinearWarmupConfig, "polynomial": opt.PolynomialWarmupConfig}
         warmup = opt.WarmupConfig()
-        if name:
-            warmup = opt.WarmupConfig(type=name, **{name: classes[name](warmup_steps=warmup_steps, **warmups[name])})
+        if data.draw(st.booleans()):
+            linear = opt.LinearWarmupConfig(warmup_steps=warmup_steps, warmup_learning_rate=1e-5)
+            warmup = opt.WarmupConfig(type="linear", linear=linear)
         edges = {warmup_steps, *(getattr(section, "boundaries", ())), getattr(section, "decay_steps", 1)}
-        edges |= {getattr(section, "total_decay_steps", 1)} | {edge + 37 for edge in edges}
+        edges |= {edge + 37 for edge in edges}
         near = {max(0, edge + by) for edge in edges for by in (-1, 0, 1)}
         steps = {0, 1, 2 * LARGE + 1, *near, *data.draw(st.lists(st.integers(0, LARGE), min_size=8, max_size=8))}
         config = OptimizationConfig(learning_rate=opt.LrConfig(type=kind, **{kind: section}), warmup=warmup)
@@ -97,7 +89,7 @@ def test_long_schedules_have_the_same_bits(data):
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
-@given(rates.configs())
+@given(CONFIGS)
 def test_a_schedule_is_saved_and_loaded_by_keras(drawn):
     """N37: as part of an optimizer, in the JSON of a `.keras` file."""
     schedule = optimizers3.build_learning_rate(drawn[0])
@@ -105,16 +97,6 @@ def test_a_schedule_is_saved_and_loaded_by_keras(drawn):
         loaded = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
         assert type(loaded) is type(schedule)
         np.testing.assert_array_equal(bits(loaded, range(9)), bits(schedule, range(9)))
-
-
-def test_a_decay_per_step_of_sgd():
-    """N37: Keras 2's field, which Keras 3 warns about and ignores."""
-    config = opt.OptimizerConfig(type="sgd", sgd=opt.SGDConfig(decay=0.01))
-    rate = opt.LrConfig(type="cosine", cosine=opt.CosineLrConfig(initial_learning_rate=0.3, decay_steps=7))
-    section = OptimizationConfig(optimizer=config, learning_rate=rate)
-    ours = trained(optimizers3.build_optimizer(section), keras_3_weights())
-    theirs = trained(optimization.build_optimizer(section), keras_2_weights())
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 NAMES = "block/dense/kernel", "block/dense/bias", "block/layer_norm/gamma", "head/dense/kernel"
@@ -183,7 +165,7 @@ def test_patterns_are_saved_and_loaded_by_keras():
 
 def test_schedules_and_patterns_count_on_two_replicas():
     """N37: with half of each gradient on each replica, and with XLA on one device, as without either."""
-    rate = opt.LrConfig(type="power", power=opt.DirectPowerLrConfig(initial_learning_rate=0.1))
+    rate = opt.LrConfig(type="cosine", cosine=opt.CosineLrConfig(initial_learning_rate=0.1, decay_steps=9))
     config = opt.AdamWeightDecayConfig(
         weight_decay_rate=0.3, gradient_clip_norm=0, exclude_from_weight_decay=("dense",)
     )

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from official.modeling import optimization as garden
 
 from official_trainer.config import ConfigError, OptimizationConfig, RuntimeConfig, opt
 from official_trainer.config import optimization as spelled
@@ -20,7 +19,6 @@ CLASSES = {
     "adamw": keras.optimizers.AdamW,
     "rmsprop": keras.optimizers.RMSprop,
     "adagrad": keras.optimizers.Adagrad,
-    "lamb": keras.optimizers.Lamb,
 }
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 REFUSED = {"decay", "gradient_clip_norm"}
@@ -31,7 +29,7 @@ RENAMED = {"weight_decay_rate": "weight_decay"}
 def settable(kind):
     """Returns the fields of an optimizer that hold a number or a flag, and are no way to clip."""
     defaults = dataclasses.asdict(spelled.OptimizerConfig(type=kind).get())
-    left = {*CLIPS, "name", *REFUSED, *(["weight_decay_rate"] if kind == "lamb" else [])}
+    left = {*CLIPS, "name", *REFUSED}
     return {
         name: FLAGS if isinstance(value, bool) else NUMBERS
         for name, value in defaults.items()
@@ -59,11 +57,7 @@ def test_each_field_is_an_argument(kind, data):
     found, expected = built.get_config(), dataclasses.asdict(section.optimizer.get())
     assert found.pop("learning_rate") == pytest.approx(0.01, rel=1e-7)
     for name, value in expected.items():
-        if (
-            name not in REFUSED | {"include_in_weight_decay"}
-            and not name.startswith("exclude_from")
-            and not (kind == "lamb" and name == "weight_decay_rate")
-        ):
+        if name not in {*REFUSED, "include_in_weight_decay"} and not name.startswith("exclude_from"):
             assert found[RENAMED.get(name, name)] == value, name
     assert not found["use_ema"]
     assert found["loss_scale_factor"] is None
@@ -99,44 +93,6 @@ def test_a_constant_rate_is_a_variable_and_another_is_not():
     assert float(optimizer.learning_rate) == 0.0
     optimizer.iterations.assign(4)
     assert float(optimizer.learning_rate) == pytest.approx(0.1)
-
-
-def of_garden(kind, **fields):
-    """Returns a section of Model Garden's own classes, which has types that ours has no field for."""
-    chosen = {"type": kind, kind: fields}
-    rate = {"type": "constant", "constant": {"learning_rate": 0.25}}
-    return garden.OptimizationConfig({"optimizer": chosen, "learning_rate": rate})
-
-
-@pytest.mark.parametrize(
-    ("kind", "cls", "fields"),
-    [
-        ("sgd_experimental", keras.optimizers.SGD, {"momentum": 0.5, "nesterov": True}),
-        ("adam_experimental", keras.optimizers.Adam, {"beta_1": 0.5, "amsgrad": True, "clipnorm": 0.5}),
-        ("adamw_experimental", keras.optimizers.AdamW, {"weight_decay": 0.5, "global_clipnorm": 0.25}),
-        ("adafactor_keras", keras.optimizers.Adafactor, {"beta_2_decay": -0.5, "relative_step": False}),
-    ],
-)
-def test_types_of_model_gardens_own_sections(kind, cls, fields):
-    """N37: the experimental ones mean the same optimizer; Adafactor's rate is that of the schedule."""
-    built = build_optimizer(of_garden(kind, **fields))
-    assert type(built) is cls
-    assert {name: built.get_config()[name] for name in fields} == fields
-    assert built.get_config()["learning_rate"] == 0.25
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields", "message"),
-    [
-        ("adam_experimental", {"jit_compile": True}, r"adam_experimental.jit_compile: .*; set runtime.enable_xla"),
-        ("slide", {}, r"optimizer.type: not there in Keras 3, got 'slide'; allowed: .*adafactor_keras"),
-        ("adafactor", {}, r"got 'adafactor'; .*did you mean 'adafactor_keras'\?"),
-    ],
-)
-def test_types_of_model_garden_that_keras_3_lacks(kind, fields, message):
-    """N37"""
-    with pytest.raises(ConfigError, match=message):
-        build_optimizer(of_garden(kind, **fields))
 
 
 def scaled(runtime):
@@ -204,7 +160,7 @@ def test_an_optimizer_is_saved_with_its_model(tmp_path):
 def test_it_trains_as_keras_3_trains(kind):
     """N37: the same weights as with the class of Keras 3, given the same numbers by hand."""
     name = {"rmsprop": "RMSprop"}.get(kind, CLASSES[kind].__name__)
-    garden_defaults = {"adamw": {"weight_decay": 0.0, "global_clipnorm": 1.0}, "lamb": {"epsilon": 1e-6}}
+    garden_defaults = {"adamw": {"weight_decay": 0.0, "global_clipnorm": 1.0}}
     by_hand = getattr(keras.optimizers, name)(0.1, **garden_defaults.get(kind, {}))
     found = []
     for optimizer in (build_optimizer(getattr(opt, kind)(0.1)), by_hand):
