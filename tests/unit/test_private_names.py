@@ -1,8 +1,8 @@
 """What this package uses of others without a public name: what a new release may move or change.
 
 Not listed is what is found from a public name: the modules of operations (`keyed_draws.place_of`), those of the reader
-of checkpoints (`first_weights.py`), classes of protocol buffers (`lazy.message`), of graphs (`scopes.py`); and what is
-replaced, which docs/design/patches.md lists.
+of checkpoints (`first_weights.py`), classes of protocol buffers (`lazy.message`), of graphs (`keyed_draws.py`);
+and what is replaced, which docs/design/patches.md lists.
 """
 
 import ast
@@ -33,7 +33,7 @@ ATTRIBUTES = {
         "_value_specs": "what one replica gets; a distributed dataset says what all get together",
     },
     "tf_keras, Keras 3": {
-        *("_SEED_GENERATOR", "_built", "_cached_value", "_create_all_weights"),
+        *("_SEED_GENERATOR", "_built", "_create_all_weights"),
         *("_flatten_layers", "_fn", "_generator", "_hyper", "_hypers_created", "_initial_epoch"),
         *("_is_graph_network", "_keras_call_info_injected"),
         *("_keras_logits", "_learning_rate", "_loss_tracker"),

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from official_trainer import lazy
 from official_trainer.lazy import tf
+from official_trainer.tasks.autograph import convert, do_not_convert
 
 Pairs = Sequence[tuple[Any, Any]]
 """Gradients with their variables, as a step passes them to an optimizer."""
@@ -159,8 +160,14 @@ class Keras(Protocol):
         """Returns what a step passes to the optimizer for gradients of a scaled loss."""
         return gradients
 
+    @do_not_convert
     def apply(self, optimizer: Any, pairs: Pairs, *, after: tf.Tensor) -> None:
-        """Updates weights in a traced step; an update is not counted before `after`, scalar, is computed."""
+        """Updates weights in a traced step; an update is not counted before `after`, scalar, is computed.
+
+        Otherwise Keras's optimizers would count a step whose data never arrived.
+        """
+        with tf.control_dependencies([after]):
+            convert(optimizer.apply_gradients)(pairs)
 
     def settings(self, optimizer: Any) -> list[tf.Variable]:
         """Returns the variables that hold an optimizer's settings: learning rate, decay, momentum."""

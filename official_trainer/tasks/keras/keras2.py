@@ -12,10 +12,8 @@ from typing import Any
 
 from official_trainer.checkpoints import matching
 from official_trainer.lazy import keras, load, tf
-from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.keras import Averages, Keras, Pairs, inner, kinds, replace_method
-
-_SMALL_MODEL = 10_000  # weights
+from official_trainer.tasks.autograph import convert
+from official_trainer.tasks.keras import Averages, Keras, inner, kinds, replace_method
 
 
 class Keras2(Keras):
@@ -138,23 +136,6 @@ class Keras2(Keras):
         unscaled: Sequence[Any] = convert(optimizer.get_unscaled_gradients)(gradients)
         return unscaled
 
-    @do_not_convert
-    def apply(self, optimizer: Any, pairs: Pairs, *, after: tf.Tensor) -> None:
-        """Updates weights.
-
-        Without `after`, Keras's optimizers would count a step whose data never arrived. They also sum the gradients of
-        a single replica, which delays all updates until the last gradient is computed. That takes a twentieth of a
-        small model's step, so it is left out there; a large model's step is faster with it, because updates do not
-        compete with the remaining gradients.
-        """
-        strategy = tf.distribute.get_strategy()
-        sums = strategy.num_replicas_in_sync > 1 or isinstance(strategy, tf.distribute.ParameterServerStrategy)
-        is_small = sum(variable.shape.num_elements() or 0 for _, variable in pairs) <= _SMALL_MODEL
-        leaves_out = is_small and not sums and _is_keras_own(optimizer)
-        options = {"experimental_aggregate_gradients": False} if leaves_out else {}
-        with _counting_after(after, optimizer):
-            convert(optimizer.apply_gradients)(pairs, **options)
-
     def settings(self, optimizer: Any) -> list[tf.Variable]:
         held = inner(optimizer)
         if not isinstance(held, keras.optimizers.legacy.Optimizer):
@@ -169,50 +150,3 @@ class Keras2(Keras):
 
 
 KERAS = Keras2()
-
-
-@do_not_convert
-def minimize(optimizer: Any, loss: tf.Tensor, weights: Sequence[tf.Variable], tape: tf.GradientTape) -> None:
-    """Updates weights by the gradients of a loss, like `optimizer.minimize`, through `apply`."""
-    if _is_keras_own(optimizer) and hasattr(optimizer, "compute_gradients"):
-        KERAS.apply(optimizer, list(optimizer.compute_gradients(loss, weights, tape)), after=loss)
-    else:
-        with tf.control_dependencies([loss]):
-            optimizer.minimize(loss, weights, tape=tape)
-
-
-def _is_keras_own(optimizer: Any) -> bool:
-    """Whether an optimizer applies and aggregates gradients with Keras's own code."""
-    kind = type(optimizer)
-    parts = (kind, getattr(optimizer, "gradient_aggregator", kind))
-    return all(part.__module__.startswith("tf_keras.") for part in parts)
-
-
-def _counting_after(tensor: tf.Tensor, optimizer: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which an update is counted after `tensor` is computed."""
-    held = inner(optimizer)
-    if _is_keras_own(held):
-        if isinstance(held, keras.optimizers.legacy.Optimizer):
-            return contextlib.nullcontext()  # counts after it has updated the weights
-        repeated = [held.iterations, *KERAS.settings(held)]
-        is_plain = all("_cached_value" in vars(variable) for variable in repeated)  # of one replica
-        if is_plain and not held.jit_compile:
-            return _read_once(repeated, after=tensor)
-    return tf.control_dependencies([tensor])
-
-
-@contextlib.contextmanager
-def _read_once(repeated: Sequence[tf.Variable], *, after: tf.Tensor) -> Iterator[None]:
-    """Reads variables once, after a tensor is computed; in the `with` block, reading them returns that value.
-
-    Keras's optimizers read their counter and rate again for each weight, so TensorFlow repeats the computations with
-    both. That takes a tenth of a small model's step.
-    """
-    with tf.control_dependencies([after]):
-        for variable in repeated:
-            variable._cached_value = variable.read_value()  # as if it had a caching device
-    try:
-        yield
-    finally:
-        for variable in repeated:
-            variable._cached_value = None

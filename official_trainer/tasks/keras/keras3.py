@@ -25,7 +25,7 @@ import keras
 import tensorflow as tf
 
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.keras import (
     Averages,
     Keras,
@@ -236,11 +236,6 @@ class Keras3(Keras):
 
     def scale_loss(self, optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
         return optimizer.scale_loss(loss)
-
-    @do_not_convert
-    def apply(self, optimizer: Any, pairs: Pairs, *, after: tf.Tensor) -> None:
-        with tf.control_dependencies([after]):
-            convert(optimizer.apply_gradients)(pairs)
 
 
 KERAS = Keras3()
