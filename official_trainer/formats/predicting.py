@@ -18,7 +18,6 @@ from official_trainer.formats import contract as contracts
 from official_trainer.formats import readers, samples
 from official_trainer.formats.kinds import UnknownFileError, kind_of, refuse_missing
 from official_trainer.formats.readers import Arrays
-from official_trainer.tasks import export
 from official_trainer.tasks.task import features_and_labels
 
 if TYPE_CHECKING:
@@ -34,7 +33,19 @@ def digest(path: str) -> str:
     """
     if refuse_missing(path) != "saved_model":
         return files.sha256(path)
-    return hashlib.sha256(json.dumps(export.checksums(path), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(_checksums(path), sort_keys=True).encode()).hexdigest()
+
+
+def _checksums(directory: str) -> dict[str, str]:
+    """Returns the checksum of each file in a folder by its path there."""
+    checksums: dict[str, str] = {}
+    for name in files.list_dir(directory):
+        path = files.join(directory, name)
+        if files.is_dir(path):
+            checksums |= {f"{name}/{inner}": checksum for inner, checksum in _checksums(path).items()}
+        else:
+            checksums[name] = files.sha256(path)
+    return checksums
 
 
 def inference(path: str, trainer: Trainer) -> Any:

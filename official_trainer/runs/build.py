@@ -309,6 +309,4 @@ def export_own(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -
     with trainer.weights_averaged():
         made = _export_version(job, trainer, folder, step, tracking.flatten(logs))
     export.delete_after(folder, step)
-    if files.exists(former := job.path("export", "saved_model")):
-        _logger.info("%s is the export of an earlier version of this program: it stays as it is, delete it", former)
     return made

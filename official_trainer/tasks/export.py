@@ -36,7 +36,7 @@ from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
-_RECORD, _CHECKSUMS, CONTRACT = "export.json", "checksums.json", "contract.json"
+_RECORD, CONTRACT = "export.json", "contract.json"
 FORMAT_FILES = {
     "tflite": "model.tflite",
     "tflite_float16": "model_float16.tflite",
@@ -53,7 +53,7 @@ Beside = Callable[[str], Mapping[str, Any]]
 """Writes more files into a folder with a SavedModel, and returns what `export.json` says of them."""
 _SAVED_MODEL = {
     *("assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables"),
-    *(_CHECKSUMS, _RECORD, CONTRACT, *FORMAT_FILES.values()),
+    *(_RECORD, CONTRACT, *FORMAT_FILES.values()),
 }
 """What a SavedModel may hold."""
 _WRITING, _REMOVING = ".writing", ".removing"
@@ -161,9 +161,9 @@ def save(
     """Writes a SavedModel to `directory`, replacing an older one there only when the new one is complete.
 
     A task of Model Garden has the signatures of its own export module. `export.json` in the directory holds the step,
-    the results and the versions of packages, `checksums.json` the checksum of each file. The model's random generators
-    are set to a state of the step, so that an export of the same weights is the same whichever process writes it. Files
-    of other formats, which `beside` writes, come with it or not at all. Returns the names of the signatures.
+    the results and the versions of packages. The model's random generators are set to a state of the step, so that an
+    export of the same weights is the same whichever process writes it. Files of other formats, which `beside` writes,
+    come with it or not at all. Returns the names of the signatures.
     """
     random_streams.settle(model, step)
     parent, name = _split(directory)
@@ -176,8 +176,6 @@ def save(
         if beside is not None:
             record |= beside(temporary)
         files.write_text_atomically(files.join(temporary, _RECORD), json.dumps(record, indent=1) + "\n")
-        sums = checksums(temporary)
-        files.write_text_atomically(files.join(temporary, _CHECKSUMS), json.dumps(sums, indent=1) + "\n")
         _replace(directory, folder, temporary)
     _logger.info("exported step %d to %s", step, directory)
     return signatures
@@ -311,36 +309,12 @@ def exported_step(directory: str) -> int | None:
 
 
 def holds(directory: str, model: Any, *, step: int, formats: Collection[str] = ()) -> bool:
-    """Whether the export in `directory` is of `step`, with the current weights and these formats, and is whole."""
+    """Whether the export in `directory` is of `step`, with the current weights and these formats."""
     record = _record(directory)
-    if not set(formats) <= set(record.get("formats") or ()):
+    if record.get("step") != step or not set(formats) <= set(record.get("formats") or ()):
         return False
     random_streams.settle(model, step)  # as `save` does
-    if record.get("step") != step or record.get("weights") != _digest(model):
-        return False
-    path, damaged = files.join(directory, _CHECKSUMS), []
-    if files.exists(path):  # which an export of an earlier version does not have
-        try:
-            sums, found = files.read_json(path), checksums(directory)
-            damaged = [name for name, checksum in sums.items() if found.get(name) != checksum]
-        except (files.UnreadableFileError, files.PathKindError):
-            damaged = [_CHECKSUMS]
-    if damaged:
-        what = "is missing, or does not match its checksum"
-        _logger.warning("%s is damaged: %s %s; it is written again", directory, first_few(damaged), what)
-    return not damaged
-
-
-def checksums(directory: str) -> dict[str, str]:
-    """Returns the checksum of each file of a SavedModel by its path there, but not that of the checksums."""
-    found: dict[str, str] = {}
-    for name in files.list_dir(directory):
-        path = files.join(directory, name)
-        if files.is_dir(path):
-            found |= {f"{name}/{inner}": checksum for inner, checksum in checksums(path).items()}
-        elif name != _CHECKSUMS:
-            found[name] = files.sha256(path)
-    return found
+    return bool(record.get("weights") == _digest(model))
 
 
 def _record(directory: str) -> dict[str, Any]:

@@ -127,27 +127,6 @@ def test_an_export_that_was_cut_off_is_made_again(finished, tmp_path):
     assert files.list_dir(f"{model_dir}/export") == ["80"]
 
 
-def test_an_export_that_was_damaged_is_made_again(finished, tmp_path, caplog):
-    """T19: of the same size, or gone; one that is whole is not written again."""
-    model_dir = str(tmp_path / "copy")
-    shutil.copytree(finished[0], model_dir)
-    export = Path(model_dir, "export", "80")
-    name = "variables/variables.data-00000-of-00001"
-    whole, wrote = (export / name).read_bytes(), (export / "saved_model.pb").stat().st_mtime_ns
-    do(model_dir)
-    assert (export / "saved_model.pb").stat().st_mtime_ns == wrote and "damaged" not in caplog.text
-    (export / name).write_bytes(whole[:40] + bytes(byte ^ 255 for byte in whole[40:48]) + whole[48:])
-    (export / "fingerprint.pb").unlink()
-    do(model_dir)
-    what = f"fingerprint.pb, {name} is missing, or does not match its checksum; it is written again"
-    assert f"{export} is damaged: {what}" in caplog.messages
-    assert (export / name).read_bytes() == whole and (export / "fingerprint.pb").exists()
-    (export / "checksums.json").write_text("{")
-    do(model_dir)
-    assert f"{export} is damaged: checksums.json is missing, or does not match" in caplog.text
-    assert json.loads((export / "checksums.json").read_text()).keys() > {name, "export.json", "saved_model.pb"}
-
-
 def test_a_restart_has_its_newest_checkpoint_read_ahead(finished, tmp_path, monkeypatch):
     """N26: in the background, before it imports TensorFlow."""
     asked = queue.SimpleQueue()

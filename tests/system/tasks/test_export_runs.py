@@ -91,17 +91,6 @@ def test_the_command_writes_beside_what_the_run_exports(model_dir):
     assert files.read_text(f"{model_dir}/export/80/export.json") == kept
 
 
-def test_an_export_of_an_earlier_version_stays_and_is_said(model_dir, caplog):
-    """T19: whoever loads it goes on; the new one is beside it."""
-    caplog.set_level("INFO")
-    shuffled_runs.do(model_dir, "trainer.train_steps=20", mode="train")
-    files.rename(f"{model_dir}/export/20", f"{model_dir}/export/saved_model")
-    shuffled_runs.do(model_dir, "trainer.train_steps=20", mode="train")
-    assert files.list_dir(f"{model_dir}/export") == ["20", "saved_model"]
-    assert f"{model_dir}/export/saved_model is the export of an earlier version" in caplog.text
-    assert "serving_default" in tf.saved_model.load(f"{model_dir}/export/saved_model").signatures
-
-
 def test_what_the_run_did_not_write_stays(model_dir):
     """T19, N1: folders and files of others in `export/` are no versions, whatever their names are."""
     shuffled_runs.do(model_dir, "trainer.train_steps=20", mode="train")
@@ -163,7 +152,7 @@ def exported(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("change", "number", "is_new"),
-    [("rename to export/20\n", 1, False), ("/checksums.json\n", 2, True)],  # 1 writes it, 2 removes the older one
+    [("rename to export/20\n", 1, False), ("/export.json\n", 2, True)],  # 1 writes it, 2 removes the older one
     ids=["before", "after"],
 )
 def test_a_kill_while_an_export_is_replaced_leaves_one_of_the_two(exported, tmp_path, change, number, is_new):
@@ -175,9 +164,9 @@ def test_a_kill_while_an_export_is_replaced_leaves_one_of_the_two(exported, tmp_
     first = functools.partial(disk.arm, str(run_dir), number, -signal.SIGKILL, only=change)
     assert Command(words, first=first, **options).wait().code == -signal.SIGKILL
     place = run_dir / "export" / "20"
-    sums = json.loads((place / "checksums.json").read_text())
-    assert export.checksums(str(place)) == sums
-    assert ("model.weights.h5" in sums) == is_new
+    assert ("formats" in json.loads((place / "export.json").read_text())) == is_new
+    assert (place / "model.weights.h5").exists() == is_new
+    assert "serving_default" in tf.saved_model.load(str(place)).signatures
     assert run_command(words, **options).code == 0
     assert [path.name for path in (run_dir / "export").iterdir()] == ["20"]
 
