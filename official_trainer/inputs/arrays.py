@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from official_trainer.inputs import order
-from official_trainer.inputs.context import ArraysError, InputContext, Sharing, leaves
+from official_trainer.inputs.context import ArraysError, InputContext, leaves
 from official_trainer.lazy import tf
 from official_trainer.shown import shorten
 
@@ -70,7 +70,6 @@ def from_arrays(
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
     context.example_at, context.numbers_at = source.example_at, source.indices
-    context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
     return _endless(source, context, transform_fn) if plan.training else _one_pass(source, transform_fn)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order, unparsed
-from official_trainer.inputs.context import DataError, InputContext, Sharing, SourceInUse
+from official_trainer.inputs.context import DataError, InputContext, SourceInUse
 from official_trainer.inputs.grouped import GroupedOrder
 from official_trainer.inputs.reader import Reader, Transform, Workers
 from official_trainer.inputs.source import Source, adopt
@@ -323,7 +323,6 @@ class _Pipeline:
         self._section = context.section
         context.order_depends_on_pipelines = False
         context.failure = lambda: self._failure
-        context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
         finish = functools.partial(order.finish, plan=plan, transform_fn=transform_fn)
         if not plan.training:
             plan.check_has_batch(count)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order, random_access, unparsed
-from official_trainer.inputs.context import By, DataError, InputContext, Sharing
+from official_trainer.inputs.context import DataError, InputContext
 from official_trainer.inputs.files import RecordFile
 from official_trainer.inputs.random_access import ParseFn, parsed_by
 from official_trainer.lazy import tf
@@ -25,7 +25,6 @@ _logger = logging.getLogger(__name__)
 
 _CYCLE_LENGTH = 16  # tf.data's own choice depends on the machine's cores, and with it the order of examples
 _CACHE_BLOCK = 1024
-_QUICK_TO_COUNT_BYTES = 256 << 20  # local files of this size, all together, are counted within a second or two
 
 
 def from_tfrecords(
@@ -99,7 +98,6 @@ def from_files(
     counted = share.counted(parse_fn)
     read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
     context.examples_per_epoch = (lambda: read_by * sum(file.count() for file in files)) if counted is None else counted
-    context.sharing = share.sharing
     context.find_record = functools.partial(share.find_unparsed, parse_fn)
     first_example = plan.first_step * plan.pipeline_batch_size
     if params.cache:
@@ -126,7 +124,7 @@ class _Share:
 
     def __init__(self, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any, section: str) -> None:
         self.plan, self.all_files, self.params, self.section = plan, files, params, section
-        self.by: By = "nothing"
+        self.by: Literal["files", "examples", "nothing"] = "nothing"
         if plan.pipelines > 1 and params.sharding:
             self.by = "files" if len(files) >= plan.pipelines else "examples"
         self.files = self._files_of(plan.pipeline)
@@ -137,45 +135,15 @@ class _Share:
     def count(self) -> int:
         """Returns the records of this share in one epoch."""
         records = sum(file.count() for file in self.files)
-        return self._every_nth(records, self.plan.pipeline) if self.by == "examples" else records
-
-    def sharing(self) -> Sharing:
-        """Returns what each pipeline reads; counts records where that is quick."""
-        pipelines = range(self.plan.pipelines)
-        # Pipelines that all read the same files are not looked at one by one: there may be many, and many files.
-        different = pipelines if self.by == "files" else pipelines[:1]
-        shares = [self._files_of(pipeline) for pipeline in different]
-        sizes = [[file.size_bytes() for file in share] for share in shares]
-        are_known = all(size is not None for share in sizes for size in share)
-        size_bytes = tuple(sum(size or 0 for size in share) for share in sizes) if are_known else None
-        examples: tuple[int, ...] | None = None
-        is_quick = size_bytes is not None and sum(size_bytes) <= _QUICK_TO_COUNT_BYTES
-        if is_quick or all(file.take >= 0 for file in self.all_files):
-            examples = tuple(sum(file.count() for file in share) for share in shares)
-        each = len(pipelines) // len(different)
-        if examples is not None and self.by == "examples":
-            examples = tuple(self._every_nth(examples[0], pipeline) for pipeline in pipelines)
-        elif examples is not None:
-            examples *= each
-        return Sharing(
-            by=self.by,
-            pipelines=len(pipelines),
-            files=tuple(len(share) for share in shares) * each,
-            examples=examples,
-            size_bytes=None if size_bytes is None else size_bytes * each,
-        )
+        return -(-(records - self.plan.pipeline) // self.plan.pipelines) if self.by == "examples" else records
 
     def _files_of(self, pipeline: int) -> Sequence[RecordFile]:
         return self.all_files[pipeline :: self.plan.pipelines] if self.by == "files" else self.all_files
 
-    def _every_nth(self, records: int, pipeline: int) -> int:
-        """Returns how many of all records a pipeline has that takes every n-th."""
-        return -(-(records - pipeline) // self.plan.pipelines)
-
     def counted(self, parse_fn: ParseFn) -> int | None:
         """Reads and parses the first record, so that a fault of all records is an error before training.
 
-        Warns, in one of the pipelines, of an evaluation that counts every example several times.
+        Warns, in one of the pipelines, if every example counts several times.
 
         Returns:
           The number of records where they are fewer than a batch, else None.
@@ -204,10 +172,12 @@ class _Share:
                 f"incomplete batch; set drop_remainder: false. Files: {_named(self.files)}",
                 field="drop_remainder",
             )
-        if self.by == "nothing" and not alone and not plan.training and plan.pipeline == 0:
+        if self.by == "nothing" and not alone and plan.pipeline == 0:
             _logger.warning(
-                "validation_data.sharding is false: each example is evaluated %d times, once by each input pipeline; "
-                "set it to true to evaluate it once",
+                "%ssharding is false: each input pipeline reads all of the %s, so each example counts %d times; set it "
+                "to true to divide them",
+                f"{self.section}." if self.section else "",
+                plan.use,
                 plan.pipelines,
             )
         return found if found < needed and plan.training else None

@@ -164,10 +164,4 @@ def report(context: InputContext, show: Callable[[str], object]) -> dict[str, An
             f"training data from the tf.data service at {context.served_by}: batches come in no fixed order, so a run "
             "that is interrupted continues near where it was, not exactly there"
         )
-    if context.num_input_pipelines > 1 and context.sharing is not None:
-        sharing = context.sharing()
-        layout["sharing"] = sharing.as_dict()
-        show(str(sharing))
-        for warning in sharing.warnings():
-            _logger.warning("%s", warning)
     return layout

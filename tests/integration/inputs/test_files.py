@@ -1,4 +1,4 @@
-"""How examples are shared out over input pipelines: that nothing is lost or seen twice, and what is said about it."""
+"""How examples are shared out over input pipelines: that nothing is lost or seen twice."""
 
 import dataclasses
 import functools
@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
-from official_trainer.inputs.context import Sharing
 from tests.support.cases import cases
 from tests.support.record_files import contexts, parse, write
 
@@ -86,8 +85,8 @@ class Pipeline:
 
     elements: list[list[int]]
     cardinality: int
-    sizes: tuple[int, ...] | None
-    """How many examples each pipeline has, as this one says it."""
+    size: int
+    """How many examples it has."""
 
     @property
     def examples(self):
@@ -116,7 +115,8 @@ def trained(build):
         for context in contexts(job):
             dataset = build(source, context, global_batch_size=batch, is_training=True)
             elements = read(dataset, TRAINED_STEPS * job[1] // job[0])
-            pipelines.append(Pipeline(elements, int(dataset.cardinality()), context.sharing().examples))
+            own = read(build(source, context, global_batch_size=batch, is_training=False))
+            pipelines.append(Pipeline(elements, int(dataset.cardinality()), sum(map(len, own))))
         return pipelines
 
     return read_all
@@ -140,8 +140,7 @@ def test_training_shares_an_epoch_out_without_loss_or_overlap(trained, source, j
         whole = [x for step in range(2) for share in shares for x in share[step * each : (step + 1) * each]]
         assert sorted(whole[:EXAMPLES]) == list(range(EXAMPLES))
         return
-    (sizes,) = {pipeline.sizes for pipeline in pipelines}  # all pipelines say the same of each other
-    own = [share[:size] for share, size in zip(shares, sizes, strict=True)]
+    own = [pipeline.examples[: pipeline.size] for pipeline in pipelines]
     assert sorted(itertools.chain(*own)) == list(range(EXAMPLES))
 
 
@@ -214,86 +213,12 @@ def test_all_pipelines_refuse_training_data_of_which_one_has_nothing(tmp_path, f
         assert said.format(folder=tmp_path) in str(caught.value)
 
 
-def sharing(job, pipeline=0, build=inputs.from_tfrecords, **settings):
-    context = contexts(job)[pipeline]
-    build(DataConfig(global_batch_size=60, is_training=True, **settings), context)
-    return context.sharing()
-
-
-def of_files(folder, job, **settings):
-    settings = {"input_path": f"{folder}/part-*"} | settings
-    return sharing(job, build=lambda p, c: inputs.from_tfrecords(p, c, parse_fn=parse), **settings)
-
-
-@pytest.fixture(scope="module")
-def shared(folder):
-    """Builds a pipeline of the files in `folder` for each of several jobs, once; returns how they are shared out."""
-    return functools.cache(functools.partial(of_files, folder))
-
-
-def test_shares_are_counted(shared, data_dir):
-    """N25: by files, by examples, by parts of a batch: what every pipeline reads."""
-    assert shared((2, 2)) == Sharing(by="files", pipelines=2, files=(2, 1), examples=(15, 8), size_bytes=(300, 160))
-    assert shared((5, 5)) == Sharing(
-        by="examples", pipelines=5, files=(3,) * 5, examples=(5, 5, 5, 4, 4), size_bytes=(460,) * 5
-    )
-    assert shared((2, 2), sharding=False).by == "nothing"
-    split = {"tfds_name": "tiny_numbers", "tfds_split": "train", "tfds_data_dir": data_dir}
-    assert sharing((2, 2), build=inputs.from_tfds, **split).examples == (16, 7)
-    in_memory = sharing((2, 2), build=lambda p, c: inputs.from_arrays(np.arange(EXAMPLES), p, c))
-    assert str(in_memory) == "training data for 2 input pipelines: each reads its part of every global batch"
-
-
-def test_what_is_said_of_shares(shared):
-    """N25: the plan in a line, and a warning where some examples come more often than others."""
-    two, three = shared((2, 2)), shared((3, 3))
-    assert str(two) == (
-        "training data for 2 input pipelines: each reads whole files (2 and 1 files, 15 and 8 examples)"
-    )
-    (warning,) = two.warnings()
-    assert "input pipeline 1 reads 8 examples, and pipeline 0 reads 15" in warning and "1.9 times as often" in warning
-    assert "Write the data in files of equal size, 2 or a multiple of that" in warning
-    assert str(three).endswith("each reads whole files (1 file each, 9, 8 and 6 examples)")
-    (warning,) = shared((2, 2), sharding=False).warnings()
-    assert "train_data.sharding is false: each of the 2 input pipelines reads all the data" in warning
-    assert list(Sharing(by="files", pipelines=2, files=(4, 4), examples=(9, 8)).warnings()) == []
-    assert list(shared((5, 5)).warnings()) == []
-
-
-def test_large_and_remote_files_are_not_counted(folder, monkeypatch):
-    """N25: reading all headers of much data would take longer than it is worth; sizes do for files."""
-    from official_trainer.inputs import files, records
-
-    monkeypatch.setattr(records, "_QUICK_TO_COUNT_BYTES", 400)
-    large = of_files(folder, (2, 2))
-    assert (large.examples, large.size_bytes) == (None, (300, 160))
-    (warning,) = large.warnings()
-    assert "pipeline 1 reads 160 bytes, and pipeline 0 reads 300" in warning
-    monkeypatch.setattr(files, "is_url", lambda path: True)
-    remote = of_files(folder, (2, 2))
-    assert (remote.examples, remote.size_bytes, remote.files) == (None, None, (2, 1))
-    assert str(remote).endswith("each reads whole files (2 and 1 files)") and list(remote.warnings()) == []
-
-
-def test_files_that_all_pipelines_read_are_counted_once(folder, monkeypatch):
-    """N25: with many workers and many files, a count for each of them would take hours."""
-    from official_trainer.inputs import files
-
-    counted, count = [], files.RecordFile.count
-    monkeypatch.setattr(files.RecordFile, "count", lambda file: counted.append(file.path) or count(file))
-    assert of_files(folder, (5, 5)).examples == (5, 5, 5, 4, 4)
-    assert len(counted) == len(set(counted)) == 3
-    counted.clear()
-    assert of_files(folder, (2, 2), sharding=False).examples == (23, 23)
-    assert len(counted) == 3
-
-
 def test_an_evaluation_that_counts_every_example_several_times_says_so(folder, caplog):
-    """N17"""
+    """N17, N25: of an evaluation, and of training."""
     for context in contexts((2, 2)):
         params = DataConfig(input_path=f"{folder}/part-*", global_batch_size=4, is_training=False, sharding=False)
         inputs.from_tfrecords(params, context, parse_fn=parse)
     assert [record.getMessage() for record in caplog.records] == [
-        "validation_data.sharding is false: each example is evaluated 2 times, once by each input pipeline; "
-        "set it to true to evaluate it once"
+        "sharding is false: each input pipeline reads all of the evaluation data, so each example counts 2 times; "
+        "set it to true to divide them"
     ]

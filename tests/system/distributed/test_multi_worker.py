@@ -218,8 +218,6 @@ def test_another_number_of_workers_goes_on_with_the_same_examples(workspace, tmp
             started.wait_for(lambda at_step=at_step: steps_done(model_dir) >= at_step)
             started.signal("worker", 0, signal.SIGTERM)
             assert set(started.wait_all().values()) == {143}, started.outputs()
-            shares = f"{workers} input pipelines"
-            assert shares in started.out("worker", 0), started.out("worker", 0)
     for directory in (model_dir, tmp_path / "unbroken"):
         alone = run_command(argv_of(workspace, directory, *sets), cwd=workspace.folder, folder=tmp_path)
         assert alone.code == 0, alone.err

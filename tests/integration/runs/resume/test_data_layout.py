@@ -5,16 +5,14 @@ import json
 
 import pytest
 
-from official_trainer import files, inputs
+from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.config import schema
 from official_trainer.errors import ExitCode
 from official_trainer.runs.resume import data_layout
 from official_trainer.runs.resume.data_layout import LayoutChangeError
 from tests.support import toy
 from tests.support.numbered_examples import do, layout
-from tests.support.record_files import write
 
 
 def test_data_whose_order_depends_on_the_pipelines_refuses_another_number(model_dir):
@@ -50,20 +48,6 @@ def test_a_checkpoint_that_does_not_say_is_no_reason_to_refuse(model_dir):
     """N25: those of earlier versions."""
     toy.commit(model_dir, 4, {})
     assert data_layout.notice_of_change(model_dir, 4, 3, allow_change=False) is None
-
-
-def test_shares_that_are_very_uneven_are_warned_of(tmp_path, caplog):
-    """N25"""
-    for number, records in enumerate([3, 20]):
-        write(tmp_path / f"part-{number}", range(records))
-    lines = []
-    context = inputs.InputContext(num_input_pipelines=2, num_replicas_in_sync=2)
-    params = schema.DataConfig(input_path=f"{tmp_path}/part-*", global_batch_size=2, is_training=True)
-    inputs.from_tfrecords(params, context, parse_fn=lambda record: record)
-    assert data_layout.report(context, lines.append)["sharing"]
-    assert len(lines) == 1
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert "input pipeline 0 reads 3 examples, and pipeline 1 reads 20" in warning and "6.7 times as often" in warning
 
 
 def test_a_damaged_manifest_entry_is_not_taken_for_a_layout(model_dir):
