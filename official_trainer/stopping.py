@@ -105,7 +105,6 @@ class StopRequest:
         if not self._is_entered or self._pipe is not None or threading.current_thread() is not threading.main_thread():
             return
         self._pipe = SignalPipe()
-        self._pipe.open()
         self._reader = threading.Thread(target=self._watch, args=(self._pipe,), name="stop", daemon=True)
         self._reader.start()
 
@@ -157,19 +156,14 @@ class SignalPipe:
     """
 
     def __init__(self) -> None:
-        """Takes no signals yet."""
-        self.is_closed = True
-        self._previous: dict[int, Any] = {}
-        self._previous_pipe = -1
-        self._first_seconds: float | None = None
-
-    def open(self) -> None:
         """Takes the signals."""
+        self.is_closed = False
+        self._first_seconds: float | None = None
         self._reading, self._writing = os.pipe()
         for end in (self._reading, self._writing):
             os.set_blocking(end, False)
-        self.is_closed = False
         self._previous_pipe = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        self._previous: dict[int, Any] = {}
         for number in _SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, lambda *_: None)

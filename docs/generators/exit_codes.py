@@ -32,7 +32,7 @@ A shell shows other numbers too:
 
 | code | means |
 |---|---|
-| 130 | Ctrl-C ended a command that has nothing to save: one that is no run, or a run that is still being imported |
+| 130 | Ctrl-C ended a command that has nothing to save: one that does not train, or a run before its first step |
 | 141 | what reads a command's output has ended, as in `official-trainer list \\| head -1`; a run goes on |
 | 129 to 165 | 128 and the number of the signal that has killed the process, or asked it to stop a second time |
 

@@ -366,9 +366,9 @@ class RuntimeConfig(Config):
         and operations that cannot are refused. On a CPU they always do.
       run_eagerly: whether all steps run without tracing, for debugging.
       seed: seed of weights, data order and every random stream.
-      stop_grace_seconds: seconds from SIGTERM, SIGINT or the end of `max_wall_seconds` within which the process ends,
-        in every phase. A step that is not finished by then is lost, with exit code 75. Set it below the grace period
-        of the scheduler, which kills the process after that.
+      stop_grace_seconds: seconds from SIGTERM, SIGINT or the end of `max_wall_seconds` within which the process ends.
+        A step that is not finished by then is lost, with exit code 75: the last checkpoint counts. Set it below the
+        grace period of the scheduler, which kills the process after that.
       max_wall_seconds: seconds after which the run saves and ends with exit code 143, as if preempted; unset means no
         limit. Set it below the scheduler's time limit.
       stall_floor_seconds: a time without progress that is longer than this, and ten times as long as the longest one

@@ -253,6 +253,8 @@ def collective(method: Method) -> Method:
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        if self.process_group.is_alone:
+            return method(self, *arguments, **options)
         with self.process_group.calling(self, method.__name__, arguments, options):
             return method(self, *arguments, **options)
 

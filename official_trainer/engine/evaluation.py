@@ -39,7 +39,7 @@ from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
-_WINDOW = 1000
+_WINDOW = 100
 """Batches of a traced loop, between two looks at whether to stop."""
 
 _IS_BUSY = "replica had examples"

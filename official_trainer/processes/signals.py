@@ -24,10 +24,9 @@ class Signals:
     def __init__(self) -> None:
         self.asked: str | None = None
         self.insisted = False
-        self._pipe = SignalPipe()
 
     def __enter__(self) -> Signals:
-        self._pipe.open()
+        self._pipe = SignalPipe()
         return self
 
     def __exit__(self, *raised: object) -> None:
