@@ -96,15 +96,14 @@ def _end(code: int, before: Collection[threading.Thread], seconds: float) -> Non
         from official_trainer.cli import terminal
         from official_trainer.shown import first_few
 
-        kinds = ["thread" if isinstance(each, threading.Thread) else "process" for each in left]
-        names = first_few([f"the {kind} {each.name!r}" for kind, each in zip(kinds, left, strict=True)])
+        words = ["thread" if isinstance(worker, threading.Thread) else "process" for worker in left]
+        names = first_few([f"the {word} {worker.name!r}" for word, worker in zip(words, left, strict=True)])
         what = f"{names} still ran {seconds:g} s after the end, and {'was' if len(left) == 1 else 'were'} ended too"
         terminal.report_error(f"{what}. Join what your code starts, or start it with daemon=True", "warning", "yellow")
-    threads = [each for each in left if isinstance(each, threading.Thread)]
-    for child in left:
-        if not isinstance(child, threading.Thread):
-            child.kill()
-    if threads:
+    for worker in left:
+        if not isinstance(worker, threading.Thread):
+            worker.kill()
+    if any(isinstance(worker, threading.Thread) for worker in left):
         atexit._run_exitfuncs()  # as after the threads
         sys.stdout.flush()
         os._exit(code)

@@ -213,7 +213,7 @@ class Watchdog:
         self._polled_at = clock()
         self._watched_seconds = 0.0
         self._progress = Progress(floor_seconds=floor_seconds, startup_seconds=runtime.stall_startup_seconds)
-        self._lock = threading.RLock()  # a signal handler may interrupt a call and make another
+        self._lock = threading.Lock()
         self._thread = RepeatingThread("stall-watchdog", self.poll, self.poll_seconds)
 
     def __enter__(self) -> Watchdog:

@@ -357,22 +357,6 @@ def test_a_report_that_fails_does_not_end_the_watch():
     assert [stall.activity for stall in calls] == ["train", "save"]
 
 
-def test_a_call_in_a_call_does_not_block():
-    """N12: a signal handler may enter a phase while the loop does."""
-    clock = Clock()
-    watchdog, _ = watchdog_on(clock)
-
-    class Interrupted(Clock):
-        def __call__(self):
-            if self.now:
-                self.now = 0
-                watchdog.enter("save")
-            return clock.now
-
-    watchdog._clock = Interrupted()
-    watchdog.enter("train")
-
-
 def look(watchdog, clock):
     """Polls once, and waits until the probe has answered what was asked then."""
     clock.now += watchdog.poll_seconds
