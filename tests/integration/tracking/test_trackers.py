@@ -1,8 +1,13 @@
+import sys
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer.tracking import Image, MetricError, Table, Text, Trackers, flatten, points
+from official_trainer.tracking import Image, MetricError, Table, Text, Trackers, flatten, numbers_in, points
+from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking.threads import ThreadedTracker
 
 
 class Recorder:
@@ -93,3 +98,38 @@ def test_a_tracker_that_fails_to_close_does_not_keep_others_open():
     with pytest.raises(OSError, match="disk full"):
         trackers.close()
     assert calls == [("first", "close"), ("second", "close")]
+
+
+def test_a_number_passes_twelve_functions_on_its_way_to_tensorboard(tmp_path):
+    """B6: from the result of a summary to TensorBoard's writer of records, in two threads."""
+    seen = []
+
+    def see(frame, event, argument):
+        code = frame.f_code
+        if event == "call" and "/official_trainer/" in code.co_filename and not code.co_name.startswith("<"):
+            seen.append(code.co_qualname)
+
+    def write(step):
+        recorded = points({"training_loss": tf.constant(0.5), "accuracy": tf.constant(0.25)})  # as the loop does
+        numbers_in(recorded)
+        trackers.log("train", step, recorded)
+
+    before = sys.getprofile()
+    threading.setprofile(see)
+    try:
+        board = ThreadedTracker(TensorBoardTracker(tmp_path), name="tensorboard", on_error="fail")
+        trackers = Trackers([board])
+        write(1)  # opens the file
+        board.flush()
+        seen.clear()
+        sys.setprofile(see)
+        write(2)
+        sys.setprofile(before)
+        board.flush()
+    finally:
+        threading.setprofile(None)
+        sys.setprofile(before)
+    passed = {*seen, "ThreadedTracker._run"} - {"TensorBoardTracker.flush"}
+    board.close()
+    assert {"points", "Trackers.log", "TensorBoardTracker.log", "TensorBoardTracker._add"} <= passed
+    assert len(passed) <= 12, sorted(passed)
