@@ -21,7 +21,7 @@ from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
 from official_trainer.engine import consistency
 from official_trainer.engine.step_context import StepContext
-from official_trainer.engine.train_iterator import TrainIterator
+from official_trainer.engine.train_iterator import TrainData
 from official_trainer.engine.train_steps import TrainStep
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
@@ -55,7 +55,7 @@ class CheckpointState:
         self,
         context: StepContext,
         step: TrainStep,
-        train_iterator: TrainIterator,
+        train_iterator: TrainData,
         validation_sets: Sequence[Any],
     ) -> None:
         """Takes the parts of the state, and the validation sets, whose metrics are no part of it."""

@@ -25,9 +25,9 @@ from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.inference import compute_if_busy, num_examples_of
 from official_trainer.engine.step_context import StepContext, check_logs
 from official_trainer.engine.traces import batch_signature
-from official_trainer.engine.train_iterator import DatasetBuilder
+from official_trainer.engine.train_iterator import Data, GivenData
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.inputs import DataError, in_hand
+from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
 from official_trainer.tasks import contract, metrics
@@ -70,7 +70,7 @@ class ValidationSet:
         context: StepContext,
         task: Any,
         model: Any,
-        builder: DatasetBuilder,
+        builder: Data,
         *,
         name: str = "",
         steps: int | None = None,
@@ -364,20 +364,14 @@ class Evaluation:
                 variable.assign(value)
             return self.run(num_steps, own_steps=own_steps)
 
-    def run_on(self, dataset: Any, name: str) -> dict[str, Any]:
-        """Evaluates a dataset in place of the task's own set, and no other; it leaves no trace in the run.
-
-        Args:
-          dataset: distributed.
-          name: of the dataset, for messages.
-        """
+    def run_on(self, data: GivenData) -> dict[str, Any]:
+        """Evaluates data of the caller in place of the task's own set, and no other; it leaves no trace in the run."""
         own, named = self.own_set, self._named_sets
         if not own.is_built:
             with self._context.strategy.scope():
                 own.build_metrics()
         given = copy.copy(own)  # the metrics are the same objects, so its loop serves both
-        given.dataset = dataset
-        given.builder = in_hand.InHand(name)  # type: ignore[assignment]  # it builds nothing
+        given.dataset, given.builder = data.dataset, data
         self.own_set, self._named_sets = given, []
         try:
             return self.run_without_effects(-1)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer.engine.traces import batch_signature
-from official_trainer.engine.train_iterator import DatasetBuilder
+from official_trainer.engine.train_iterator import Data
 from official_trainer.lazy import tf
 from official_trainer.tasks import export, random_streams, variables
 from official_trainer.tasks import keras as kerases
@@ -24,7 +24,7 @@ from official_trainer.tasks.task import features_and_labels
 from official_trainer.user_code import during
 
 
-def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compiled: bool = False) -> None:
+def build_all_layers(model: Any, task: Any, optimizer: Any, data: Data, *, compiled: bool = False) -> None:
     """Creates the variables that layers, optimizers and metrics create in their first call.
 
     Does nothing for a model and a task that have them all.
@@ -39,7 +39,7 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
       model: the model.
       task: its task.
       optimizer: of the training steps; None where only evaluations follow.
-      data: what the step reads: a dataset, which may be distributed, or the `DatasetBuilder` of one.
+      data: what the step reads.
       compiled: whether the step gets the metrics of `compile`, too.
     """
     trains, attached = optimizer is not None, Attached(roots_of(task, (), model))
@@ -73,7 +73,7 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
         take_back()
 
 
-def build_all_metrics(metrics: Sequence[Any], model: Any, task: Any, optimizer: Any, data: Any) -> None:
+def build_all_metrics(metrics: Sequence[Any], model: Any, task: Any, optimizer: Any, data: Data) -> None:
     """Creates the variables that metrics create at their first use, as `build_all_layers` does for those of layers.
 
     Args:
@@ -99,7 +99,7 @@ def build_all_metrics(metrics: Sequence[Any], model: Any, task: Any, optimizer: 
     )
 
 
-def traced_train_step(model: Any, task: Any, optimizer: Any, metrics: Sequence[Any], data: DatasetBuilder) -> tf.Graph:
+def traced_train_step(model: Any, task: Any, optimizer: Any, metrics: Sequence[Any], data: Data) -> tf.Graph:
     """Returns the graph of a training step on all replicas, forwards and backwards, without the update."""
     step = functools.partial(task.train_step, optimizer=optimizer, model=model, metrics=metrics)
     return _trace(task, [optimizer], data, "train_step", step)[0]
@@ -113,7 +113,7 @@ def _leave_out(*args: Any, **kwargs: Any) -> None:
 def _trace(
     task: Any,
     optimizers: Sequence[Any],
-    data: Any,
+    data: Data,
     name: str,
     step: Callable[..., Any],
     *,
@@ -124,10 +124,6 @@ def _trace(
     Returns:
       The graph, and the variables that each of the optimizers was to update.
     """
-    if isinstance(data, DatasetBuilder):
-        spec = data.element_spec()
-    else:  # there is no public way to ask a distributed dataset for what a replica gets
-        spec = tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], data.element_spec)
 
     @do_not_convert
     def on_replica(inputs: Any, step_of_task: Callable[..., Any]) -> None:
@@ -143,7 +139,7 @@ def _trace(
         tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
 
     with kerases.without_updates(optimizers) as updated:
-        graph = tf.function(of_next).get_concrete_function(tf.data.IteratorSpec(spec)).graph
+        graph = tf.function(of_next).get_concrete_function(tf.data.IteratorSpec(data.element_spec())).graph
     return graph, updated
 
 

@@ -21,7 +21,7 @@ from official_trainer import inputs
 from official_trainer.distributed import tpu
 from official_trainer.engine import windows
 from official_trainer.engine.step_clock import StepClock
-from official_trainer.inputs import DataError, InputContext, data_service, in_hand
+from official_trainer.inputs import DataError, InputContext, data_service
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
 from official_trainer.tasks.contract import length_of
@@ -31,38 +31,36 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Blocks:
+class Stacking:
     """Asks for data in blocks of batches, `[steps, batch, …]`, wherever a pipeline offers them.
 
     Attributes:
       clock: measures how long steps wait for a block.
-      stacked_steps: how many batches of all other data are stacked into a block; None if those stay single.
+      num_steps: how many batches of all other data are stacked into a block; None if those stay single.
     """
 
     clock: StepClock
-    stacked_steps: int | None = None
+    num_steps: int | None = None
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BuilderOptions:
-    """What few data sections need.
-
-    Attributes:
-      service_timeout_seconds: how long a tf.data service may be silent.
-    """
-
-    service_timeout_seconds: float = 600.0
+    def of_plain(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns data of single batches as it is asked for."""
+        return dataset if self.num_steps is None else inputs.stack_windows(dataset, self.num_steps)
 
 
 class DatasetBuilder:
     """Builds a task's dataset for one split under the strategy in scope.
 
+    Size: what data is built from, and what is known of the data built last.
+
     Attributes:
       strategy: the strategy in scope at construction.
       params: the data section to build from, or None.
       section: its path in the config, for messages; empty if it is in none.
+      pipeline: builds the dataset of one pipeline for an `InputContext`; by default `build_inputs` of the task.
+      streams: returns the iterators of all workers from a batch on, by this builder and the batch's number; None where
+        this process reads.
       context: the context that the data built last was built for.
-      yields_blocks: whether the data built last are blocks of batches.
+      of_pipeline: the dataset built last, of this process alone, as the task returned it; None before.
     """
 
     def __init__(
@@ -73,17 +71,28 @@ class DatasetBuilder:
         training: bool,
         seed: int,
         section: str = "",
-        options: BuilderOptions | None = None,
+        service_timeout_seconds: float = 600.0,
     ) -> None:
+        """Takes what is built from.
+
+        Args:
+          task: has `build_inputs`.
+          params: the data section.
+          training: whether it is for training steps.
+          seed: of the order of examples where the section has none.
+          section: path of the section in the config.
+          service_timeout_seconds: how long a tf.data service may be silent.
+        """
         self._task, self._training, self._seed = task, training, seed
         self.params, self.section = inputs.with_training_flag(params, training), section
         self.strategy = tf.distribute.get_strategy()
+        self.pipeline = self._pipeline_of_task
+        self.streams: Callable[[DatasetBuilder, int], Any] | None = None
         self._input_options = _input_options(self.strategy)
-        self._options = options or BuilderOptions()
+        self._service_timeout_seconds = service_timeout_seconds
         self.context: InputContext | None = None
-        self.yields_blocks = False
-        self._dataset: Any = None
-        self._is_separate = False
+        self.of_pipeline: Any = None
+        self._is_separate = self._has_warned = self._is_stacked = False
 
     @property
     def source(self) -> str:
@@ -95,18 +104,28 @@ class DatasetBuilder:
         """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
         return self.context is not None and (self.context.starts_here or bool(self.context.served_by))
 
-    def build(self, start_step: int = 0, blocks: Blocks | None = None, num_repeated: int | None = None) -> Any:
+    def iterator(self, start_step: int, stacking: Stacking | None) -> Any:
+        """Returns an iterator over training batches from number `start_step` on; in blocks, if asked for and possible.
+
+        What is told of the data is that of the dataset which is built here, also where workers read.
+        """
+        dataset = self.build(start_step, stacking)
+        self._warn_of_small_data()
+        if self.streams is not None:
+            return self.streams(self, start_step)
+        iterator = tf.nest.map_structure(iter, dataset)
+        return windows.Blocks(iterator, stacking.clock) if stacking is not None and self._is_stacked else iterator
+
+    def build(self, start_step: int = 0, stacking: Stacking | None = None) -> Any:
         """Returns the distributed dataset.
 
         Args:
           start_step: number of the first batch.
-          blocks: which data are to come in blocks of batches; None for none.
-          num_repeated: if set, only so many batches from the first one on, from memory, again and again.
+          stacking: which data are to come in blocks of batches; None for none.
         """
-        repeats = num_repeated is not None
 
         def build(input_context: tf.distribute.InputContext) -> Any:
-            is_served = self.is_served and not repeats
+            is_served = self.is_served
             if is_served:
                 data_service.check_pipelines(self.params, input_context.num_input_pipelines)
             context = InputContext(
@@ -114,29 +133,21 @@ class DatasetBuilder:
                 num_input_pipelines=1 if is_served else input_context.num_input_pipelines,
                 input_pipeline_id=0 if is_served else input_context.input_pipeline_id,
                 num_replicas_in_sync=input_context.num_replicas_in_sync,
-                start_step=0 if repeats else start_step,
+                start_step=start_step,
                 seed=self._seed,
             )
             context.first_batch = start_step
             context.served_by = self.params.tf_data_service_address if is_served else ""
-            dataset = self._dataset_of(context)
+            dataset = self.pipeline(context)
             if self._training and isinstance(self.strategy, tf.distribute.TPUStrategy):
                 tpu.check_static(dataset, self.source)
-            self._dataset, self.context = dataset, context
-            if num_repeated is not None:
-                dataset = dataset.take(num_repeated * context.elements_per_step).cache().repeat()
+            self.of_pipeline, self.context = dataset, context
             # What the pipeline did not do itself: skipping to the start, stacking batches into blocks.
-            if start_step and not (repeats or context.starts_here or context.served_by):
+            if start_step and not (context.starts_here or is_served):
                 dataset = inputs.skip(dataset, start_step * context.elements_per_step)
-            offered = None if blocks is None or is_served else context.blocks_of(dataset)
-            stacked_steps = None if blocks is None else blocks.stacked_steps
-            if offered is not None:
-                dataset = offered
-            elif stacked_steps is not None:
-                dataset = inputs.stack_windows(dataset, stacked_steps).prefetch(2)
-            self.yields_blocks = offered is not None or stacked_steps is not None
-            if context.served_by:
-                start, timeout = (start_step, self._seed), self._options.service_timeout_seconds
+            dataset = self._stacked(dataset, context, stacking)
+            if is_served:
+                start, timeout = (start_step, self._seed), self._service_timeout_seconds
                 dataset = data_service.distribute(dataset, self.params, start=start, timeout_seconds=timeout)
             return dataset
 
@@ -150,20 +161,28 @@ class DatasetBuilder:
                 return build(InputContext())
             return orbit.utils.make_distributed_dataset(self.strategy, build, input_options=self._input_options)
 
+    def _stacked(self, dataset: Any, context: InputContext, stacking: Stacking | None) -> Any:
+        """Returns a dataset in blocks of batches, if it is asked for and possible."""
+        offered = None if stacking is None or context.served_by else context.blocks_of(dataset)
+        self._is_stacked = stacking is not None and (offered is not None or stacking.num_steps is not None)
+        if stacking is None or not self._is_stacked:
+            return dataset
+        return stacking.of_plain(dataset).prefetch(2) if offered is None else offered
+
     def of_worker(self, first: int, num_workers: int, *, repeats: bool) -> tf.data.Dataset:
         """Returns global batch number `first` and every `num_workers`-th from there on, each with its number.
 
         `repeats` is whether data that ends begins again.
         """
         context = InputContext(start_step=first, seed=self._seed).with_stride(num_workers)
-        dataset = self._dataset_of(context)
+        dataset = self.pipeline(context)
         if not context.starts_here:
             dataset = inputs.skip(dataset.repeat() if repeats else dataset, first)
         if not context.strides_here:
             dataset = dataset.shard(num_workers, 0)
         return tf.data.Dataset.zip((tf.data.Dataset.range(first, 2**62, num_workers), dataset))
 
-    def _dataset_of(self, context: InputContext) -> Any:
+    def _pipeline_of_task(self, context: InputContext) -> Any:
         context.section = self.section
         notes = during(
             f"building {self.section.removeprefix('task.') or 'data'}", task=self._task, method="build_inputs"
@@ -171,10 +190,28 @@ class DatasetBuilder:
         with notes, keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
             return inputs.call_build_inputs(self._task, data_service.read_here(self.params), context)
 
-    @property
-    def of_pipeline(self) -> Any:
-        """The dataset built last, of this process alone, as the task returned it; None before."""
-        return self._dataset
+    def repeat_first(self, num_batches: int) -> None:
+        """Has this process read the first batches of the data, again and again from memory, from now on."""
+        pipeline = self.pipeline
+
+        def repeated(context: InputContext) -> Any:
+            context.start_step, context.starts_here = 0, True
+            return pipeline(context).take(num_batches * context.elements_per_step).cache().repeat()
+
+        self.pipeline, self.params = repeated, data_service.read_here(self.params)
+
+    def _warn_of_small_data(self) -> None:
+        """Warns, once, of a batch that is larger than the data."""
+        examples = None if self.context is None else self.context.examples_counted
+        size = getattr(self.params, "global_batch_size", 0)
+        if examples is not None and examples < size and not self._has_warned:
+            self._has_warned = True
+            place = self.section or self.source
+            _logger.warning(
+                "%s: a batch of %d is larger than the data, which has %d examples, so each batch holds some of them "
+                "several times; set %s.global_batch_size to at most %d",
+                *(place, size, examples, place, examples),
+            )
 
     def example_from(self, position: int) -> Callable[[int], int | None]:
         """Returns a function that tells which example is so many behind a position, if that is known."""
@@ -187,7 +224,7 @@ class DatasetBuilder:
         """Returns the shapes and dtypes of a replica's batch; the state of this builder does not change."""
         builder = self.separate()
         builder.build()
-        return builder._dataset.element_spec
+        return builder.of_pipeline.element_spec
 
     def separate(self) -> DatasetBuilder:
         """Returns a builder of the same data, for reading it without changing the state of the run."""
@@ -200,18 +237,39 @@ class DatasetBuilder:
         """Whether a tf.data service delivers the batches, in no fixed order."""
         return self._training and not self._is_separate and data_service.is_used(self.params)
 
+    def num_pipelines(self) -> int:
+        """Returns how many input pipelines divide the data, building none."""
+        counts = []
+
+        def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+            counts.append(input_context.num_input_pipelines)
+            return tf.data.Dataset.from_tensors([0])
+
+        orbit.utils.make_distributed_dataset(self.strategy, build)
+        return max(counts, default=1)
+
     def steps_per_epoch(self, *, count: bool = True) -> float | None:
         """Returns the steps of a pass over the data built last: infinity if it has no end, None if it is unknown.
 
         Args:
           count: whether the examples may be counted to find out.
+
+        Raises:
+          DataError: they have to be counted, and a tf.data service delivers them, which shows no end.
         """
-        assert self.context is not None, "nothing was built yet"
+        if self.context is None:
+            return None
         context = self.context
         examples = context.examples_per_epoch if count else context.examples_counted
         if examples is not None:
             return examples / self.params.global_batch_size
-        length = length_of(self._dataset)
+        length = length_of(self.of_pipeline)
+        if count and length is None and self.is_served:
+            raise DataError(
+                f"{self.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
+                "service its end cannot be seen; set trainer.train_steps instead, or "
+                "input_context.examples_per_epoch in build_inputs"
+            )
         return length if length in (None, math.inf) else length // context.elements_per_step
 
     @contextlib.contextmanager
@@ -227,6 +285,64 @@ class DatasetBuilder:
                 raise
             with during(task=self._task, method="build_inputs"):
                 raise explained from (None if explained.__cause__ else error)
+
+
+class GivenData:
+    """A dataset that the caller has, in place of what a `DatasetBuilder` builds.
+
+    Attributes:
+      dataset: of global batches, or distributed.
+      source: what the caller calls it, for messages.
+    """
+
+    # What a `DatasetBuilder` tells of a task's data, and is not known of these.
+    section, params, of_pipeline, context = "", None, None, None
+    started_at_step = is_served = False
+
+    def __init__(self, dataset: Any, source: str, distribute: Callable[[Any], Any] = lambda dataset: dataset) -> None:
+        """Takes the dataset, its name, and what distributes it; by default it is distributed already."""
+        self.dataset, self.source, self._distribute = dataset, source, distribute
+
+    def iterator(self, start_step: int, stacking: Stacking | None) -> Any:
+        """Returns an iterator, as `DatasetBuilder.iterator` does; in blocks where those of all data are stacked."""
+        iterator = iter(self.build(start_step, stacking))
+        is_stacked = stacking is not None and stacking.num_steps is not None
+        return windows.Blocks(iterator, stacking.clock) if stacking is not None and is_stacked else iterator
+
+    def build(self, start_step: int = 0, stacking: Stacking | None = None) -> Any:
+        """Returns the distributed dataset from batch number `start_step` on."""
+        dataset = inputs.skip(self.dataset, start_step)
+        return self._distribute(dataset if stacking is None else stacking.of_plain(dataset))
+
+    def separate(self) -> GivenData:
+        """Returns this, because to build it changes nothing."""
+        return self
+
+    def element_spec(self) -> Any:
+        """Returns the shapes and dtypes of a replica's batch."""
+        # There is no public way to ask a distributed dataset for what a replica gets.
+        return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], self.dataset.element_spec)
+
+    def example_from(self, position: int) -> Callable[[int], int | None]:
+        """Returns a function that knows no example."""
+        return lambda row: None
+
+    def steps_per_epoch(self, *, count: bool = True) -> float | None:
+        """Returns the steps of a pass over the data: infinity if it has no end, None if nothing tells."""
+        return length_of(self.dataset)
+
+    @contextlib.contextmanager
+    def errors_explained(self) -> Iterator[None]:
+        """Adds the name to TensorFlow's errors about the data, and about steps on it."""
+        try:
+            with during(source=self.source):
+                yield
+        except tf.errors.OpError as error:
+            error.add_note(f"It came from {self.source}, or a step on it.")
+            raise
+
+
+Data = DatasetBuilder | GivenData
 
 
 _READ_ERRORS = (
@@ -279,13 +395,14 @@ class DataPosition(tf.Module):
         self.epoch_start_step.assign(global_step + int(self.skipped_steps.numpy()))
 
 
-class TrainIterator:
-    """The iterator over training batches: built at the run's step, dropped when the run goes elsewhere.
-
-    Size: the data of the task, that of the caller and single batches in hand have one position.
+class TrainData:
+    """The training batches of a run: an iterator from the run's step on, dropped when the run goes elsewhere.
 
     Attributes:
       builder: builds the task's data.
+      data: what is read: the builder, or data of the caller.
+      position: where in it the run is; checkpoints hold that.
+      build_seconds: how long building the data took so far.
     """
 
     def __init__(
@@ -294,9 +411,8 @@ class TrainIterator:
         global_step: tf.Variable,
         *,
         on_data_end: str,
-        blocks: Blocks | None = None,
+        stacking: Stacking | None = None,
         dataset: Any = None,
-        worker_streams: Callable[[DatasetBuilder, int], Any] | None = None,
     ) -> None:
         """Takes the task's builder, or a dataset to use instead.
 
@@ -304,65 +420,43 @@ class TrainIterator:
           builder: builds the task's training data.
           global_step: step whose batch comes next.
           on_data_end: `error`, `stop` or `repeat`.
-          blocks: which data are to come in blocks of batches; None for none.
-          dataset: dataset to use instead of the task's.
-          worker_streams: returns the iterators of all workers from a batch on, by the builder and the batch's number.
+          stacking: which data are to come in blocks of batches; None for none.
+          dataset: dataset to use instead of the task's, distributed.
         """
         self.position = DataPosition()
         self.build_seconds = 0.0
         self.builder = builder
-        self._global_step = global_step
-        self._on_data_end = on_data_end
-        self._blocks = blocks
-        self._dataset = dataset
-        self._distribute: Callable[[Any], Any] = lambda dataset: dataset
-        self._explained_by: Any = builder  # has `source` and `errors_explained`
+        self.data: Data = builder if dataset is None else GivenData(dataset, "train_dataset")
+        self._global_step, self._on_data_end, self._stacking = global_step, on_data_end, stacking
         self._iterator: Any = None
         self._num_skipped = 0
-        self._num_repeated: int | None = None
-        self._has_warned = False
-        self._worker_streams = worker_streams
         self._passes_before, self._batches_before = 0, 0  # of other data than that which is read now
         self._observers: list[Callable[[InputContext], object]] = []
 
     @property
     def dataset(self) -> Any:
         """The dataset that is used instead of the task's, or None."""
-        return self._dataset
+        return self.data.dataset if isinstance(self.data, GivenData) else None
 
     def add_observer(self, on_build: Callable[[InputContext], object]) -> None:
         """Calls `on_build` with the context of the task's data, each time that the iterator is built from it."""
         self._observers.append(on_build)
 
-    def replace(self, dataset: Any, name: str = "", distribute: Callable[[Any], Any] = lambda dataset: dataset) -> None:
-        """Uses `dataset` from now on; the task's own data if that is None.
-
-        Args:
-          dataset: what `distribute` takes.
-          name: of the dataset, for messages.
-          distribute: returns the distributed dataset; by default it is distributed already.
-        """
-        self._dataset, self._distribute = dataset, distribute
+    def use(self, data: Data) -> None:
+        """Reads `data` from now on."""
+        self.data = data
         self._passes_before, self._batches_before, _ = self.position.values()
-        self._explained_by = in_hand.InHand(name) if name else self.builder
-        self.reset()
-
-    def repeat_first(self, num_batches: int) -> None:
-        """Trains on the first `num_batches` batches of the task's data from now on, again and again."""
-        self._num_repeated = num_batches
         self.reset()
 
     @contextlib.contextmanager
-    def instead(self, batches: Any) -> Iterator[None]:
-        """Steps in a `with` block take these `batches`, distributed; the training data stays where it is."""
-        first, before = int(self._global_step.numpy()), self._iterator
-        self._iterator = iter(batches)
-        if self._blocks is not None and self._blocks.stacked_steps is not None:
-            self._iterator = windows.Blocks(iter(inputs.stack_windows(batches, 1)), self._blocks.clock)
+    def instead(self, data: Data) -> Iterator[None]:
+        """Steps in a `with` block take the first batches of `data`; the training data stays where it is."""
+        first, before, read = int(self._global_step.numpy()), self._iterator, self.data
+        self._iterator, self.data = data.iterator(0, self._stacking), data
         try:
             yield
         finally:
-            self._iterator = before
+            self._iterator, self.data = before, read
             self.position.skipped_steps.assign_sub(int(self._global_step.numpy()) - first)
 
     @contextlib.contextmanager
@@ -377,85 +471,29 @@ class TrainIterator:
     def iterator(self) -> Any:
         """Returns the iterator whose next batch is that of the current step."""
         if self._iterator is None:
-            began = time.monotonic()
-            step = int(self._global_step.numpy())
-            dataset = self._build(step, self._blocks)
-            is_of_task = self._dataset is None
-            in_blocks = self.builder.yields_blocks if is_of_task else self._is_always_in_blocks
-            blocks = self._blocks if in_blocks else None
-            if is_of_task and self.builder.context is not None:
-                self._warn_of_small_data(self.builder.context)
+            began, start = time.monotonic(), self.position.start_step(int(self._global_step.numpy()))
+            self._iterator = self.data.iterator(start, self._stacking)
+            if self.data.context is not None:
                 for on_build in self._observers:
-                    on_build(self.builder.context)
-            self._num_skipped = 0 if self.builder.started_at_step else self.position.start_step(step)
-            if self._worker_streams is not None:  # what was built above describes the data
-                self._iterator = self._worker_streams(self.builder, self.position.start_step(step))
-            else:
-                iterator = tf.nest.map_structure(iter, dataset)
-                self._iterator = iterator if blocks is None else windows.Blocks(iterator, blocks.clock)
+                    on_build(self.data.context)
+            self._num_skipped = 0 if self.data.started_at_step else start
             self.build_seconds += time.monotonic() - began
         return self._iterator
-
-    @property
-    def yields_blocks(self) -> bool:
-        """Whether the iterator yields blocks of batches, `[steps, batch, …]`."""
-        return isinstance(self.iterator(), windows.Blocks)
-
-    @property
-    def _is_always_in_blocks(self) -> bool:
-        return self._blocks is not None and self._blocks.stacked_steps is not None
-
-    def _warn_of_small_data(self, context: InputContext) -> None:
-        """Warns, once, of a batch that is larger than the data."""
-        examples, size = context.examples_counted, getattr(self.builder.params, "global_batch_size", 0)
-        if examples is not None and examples < size and not self._has_warned:
-            self._has_warned = True
-            place = self.builder.section or self.builder.source
-            _logger.warning(
-                "%s: a batch of %d is larger than the data, which has %d examples, so each batch holds some of them "
-                "several times; set %s.global_batch_size to at most %d",
-                *(place, size, examples, place, examples),
-            )
-
-    def _build(self, step: int, blocks: Blocks | None = None) -> Any:
-        """Returns the data that follows `step`."""
-        start_step = self.position.start_step(step)
-        if self._dataset is None:
-            return self.builder.build(start_step, blocks, self._num_repeated)
-        dataset = inputs.skip(self._dataset, start_step)
-        if blocks is not None and blocks.stacked_steps is not None:
-            dataset = inputs.stack_windows(dataset, blocks.stacked_steps)
-        return self._distribute(dataset)
 
     def batches(self, step: int) -> Iterator[Any]:
         """Yields the batches that follow `step`, distributed; the training iterator keeps its position.
 
         Yields none if a service delivers them: it would not deliver the same ones again.
         """
-        if self._dataset is None and self.builder.is_served:
-            return
-        yield from tf.nest.map_structure(iter, self._build(step))
+        if not self.data.is_served:
+            yield from tf.nest.map_structure(iter, self.data.build(self.position.start_step(step)))
 
     def first_batches(self) -> Iterator[Any]:
         """Yields batches from the first one of the data, distributed; the state of training does not change."""
-        dataset, builder = self._dataset, self.builder.separate()
-        if dataset is None:
-            dataset = builder.build()
-        with builder.errors_explained():
+        data = self.data.separate()
+        dataset = data.build()
+        with data.errors_explained():
             yield from tf.nest.map_structure(iter, dataset)
-
-    def pipelines(self) -> int | None:
-        """Returns how many input pipelines divide the task's data, building none; None for the caller's dataset."""
-        if self._dataset is not None:
-            return None
-        counts = []
-
-        def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
-            counts.append(input_context.num_input_pipelines)
-            return tf.data.Dataset.from_tensors([0])
-
-        orbit.utils.make_distributed_dataset(self.builder.strategy, build)
-        return max(counts, default=1)
 
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""
@@ -492,12 +530,12 @@ class TrainIterator:
         step = int(self._global_step.numpy())
         if self.position.start_step(step) <= 0:
             raise DataError(
-                f"{self._explained_by.source}: the training data holds no batch; "
+                f"{self.data.source}: the training data holds no batch; "
                 "check input_path, or set a smaller global_batch_size"
             )
         if self._on_data_end == "error":
             raise DataError(
-                f"{self._explained_by.source}: the training data ended at step {step}; set trainer.on_data_end to "
+                f"{self.data.source}: the training data ended at step {step}; set trainer.on_data_end to "
                 "repeat (next epoch) or stop (end the run here), or repeat the dataset"
             )
         if self._on_data_end == "repeat":
@@ -507,7 +545,8 @@ class TrainIterator:
     def epoch(self, step: int) -> float | None:
         """Returns the passes over the data until `step`; None if nothing says the length of one before its end."""
         done, start, _ = self.position.values()
-        steps = self.known_epoch_steps if self._dataset is None else self._steps_per_epoch(count=False)
+        is_given = self.data is not self.builder
+        steps = self.data.steps_per_epoch(count=False) if is_given else self.known_epoch_steps
         if steps is None and done > self._passes_before:
             steps = (start - self._batches_before) / (done - self._passes_before)
         if steps is None or not 0 < steps < math.inf:  # 0: where a program begins again before the first batch
@@ -517,15 +556,8 @@ class TrainIterator:
     @property
     def known_epoch_steps(self) -> float | None:
         """The steps of a pass over the task's data, if that is built, and its length is known without counting."""
-        if self._iterator is None or self._dataset is not None:
-            return None
-        steps = self.builder.steps_per_epoch(count=False)
-        return None if steps == math.inf else steps
-
-    def _steps_per_epoch(self, *, count: bool) -> float | None:
-        if self._dataset is None:
-            return self.builder.steps_per_epoch(count=count)
-        return length_of(self._dataset)
+        steps = self.builder.steps_per_epoch(count=False) if self.data is self.builder else None
+        return None if self._iterator is None or steps == math.inf else steps
 
     def place(self, step: int) -> tuple[int, int] | None:
         """Returns the epoch in which step number `step` lies and which step of it that is, both counted from 1.
@@ -544,7 +576,7 @@ class TrainIterator:
     def reading(self) -> Iterator[None]:
         """For a window that reads from the iterator: explains errors, and logs how long it took to reach the data."""
         began = time.monotonic()
-        with self._explained_by.errors_explained():
+        with self.data.errors_explained():
             yield
         if self._num_skipped:
             seconds = time.monotonic() - began
@@ -558,16 +590,10 @@ class TrainIterator:
           DataError: the data has no end, so that there are no epochs to count.
         """
         self.iterator()
-        steps = self._steps_per_epoch(count=True)
-        if steps is None and self._dataset is None and self.builder.is_served:
-            raise DataError(
-                f"{self.builder.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
-                "service its end cannot be seen; set trainer.train_steps instead, or "
-                "input_context.examples_per_epoch in build_inputs"
-            )
+        steps = self.data.steps_per_epoch()
         if steps == math.inf:
             raise DataError(
-                f"{self._explained_by.source}: trainer.train_epochs needs training data that ends, this dataset "
+                f"{self.data.source}: trainer.train_epochs needs training data that ends, this dataset "
                 "repeats forever; set trainer.train_steps instead, or leave out repeat()"
             )
         return steps

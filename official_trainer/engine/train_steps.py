@@ -20,7 +20,7 @@ from official_trainer.distributed.replicas import copies, local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext, check_logs
 from official_trainer.engine.traces import batch_signature
-from official_trainer.engine.train_iterator import TrainIterator
+from official_trainer.engine.train_iterator import TrainData
 from official_trainer.lazy import tf
 from official_trainer.tasks import accumulation, contract, optimization, publish
 from official_trainer.tasks import keras as kerases
@@ -324,7 +324,7 @@ class WindowRunner:
       published: what was published from inside the last step, by name; None if the window was not to publish.
     """
 
-    def __init__(self, context: StepContext, trainer: Any, step: TrainStep, train_iterator: TrainIterator) -> None:
+    def __init__(self, context: StepContext, trainer: Any, step: TrainStep, train_iterator: TrainData) -> None:
         """Takes what a window needs.
 
         Args:

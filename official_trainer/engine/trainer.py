@@ -23,7 +23,7 @@ from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.first_trace import build_all_layers, build_all_metrics
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
-from official_trainer.engine.train_iterator import Blocks, BuilderOptions, DatasetBuilder, TrainIterator
+from official_trainer.engine.train_iterator import DatasetBuilder, GivenData, Stacking, TrainData
 from official_trainer.engine.train_steps import LossBound, TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
@@ -136,25 +136,25 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if not isinstance(task, MultiTask):
             dataset = train_dataset if train else validation_dataset
             name = "train_data" if train else "validation_data"
-            builder = _builder(config, task, getattr(config.task, name, None), f"task.{name}", options, trains=train)
+            builder = _builder(config, task, getattr(config.task, name, None), f"task.{name}", trains=train)
             compiled = options is not None and options.keeps_model_metrics
-            read = builder if dataset is None else dataset
-            build_all_layers(model, task, optimizer if train else None, read, compiled=compiled)
+            data = builder if dataset is None else GivenData(dataset, name)
+            build_all_layers(model, task, optimizer if train else None, data, compiled=compiled)
         self.context = context = StepContext(config, task, model, optimizer, options, self._coordinator)
         self.strategy, self.task, self.model = context.strategy, task, model
         self.optimizer, self.global_step = context.optimizer, context.global_step
         self.process_group = context.process_group
-        blocks = _blocks_of(config, context, type(self))
+        stacking = _stacking_of(config, context, type(self))
         self._step = TrainStep(
             context,
             accumulator_of(config.trainer, context.optimizer, model),
             trains=train,
-            compiles_windows=blocks is not None and context.enables_xla,
+            compiles_windows=stacking is not None and context.enables_xla,
             bound=_loss_bound_of(config.trainer),
         )
         _build_train_metrics(config, context, self._step.metrics, train_dataset)
         orbit.StandardTrainer.__init__(self, None, context.train_options)
-        self.train_iterator = _train_iterator_of(config, context, blocks, train_dataset, self._coordinator)
+        self.train_iterator = _train_data_of(config, context, stacking, train_dataset, self._coordinator)
         self.windows = WindowRunner(context, self, self._step, self.train_iterator)
         sets = _validation_sets_of(config, context, validation_dataset, evaluates=evaluate)
         self.checkpoint_state = CheckpointState(context, self._step, self.train_iterator, sets)
@@ -190,7 +190,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @train_dataset.setter
     def train_dataset(self, dataset: Any) -> None:
         """Trains on `dataset` from the next window on."""
-        self.train_iterator.replace(dataset)
+        iterator = self.train_iterator
+        iterator.use(iterator.builder if dataset is None else GivenData(dataset, "train_dataset"))
 
     @property
     def eval_dataset(self) -> Any:
@@ -387,10 +388,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           DataError: it is no batch, or there are other processes.
         """
         _check_in_hand(self, name)
-        batches = self.distribute_dataset(
-            in_hand.one_batch(batch, name, num_replicas=self.strategy.num_replicas_in_sync)
-        )
-        with self.strategy.scope(), self.train_iterator.instead(batches):
+        dataset = in_hand.one_batch(batch, name, num_replicas=self.strategy.num_replicas_in_sync)
+        with self.strategy.scope(), self.train_iterator.instead(GivenData(dataset, name, self.distribute_dataset)):
             self.run_steps(1)
         return self.windows.results()
 
@@ -420,7 +419,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """
         _check_in_hand(self, name)
         dataset = self.distribute_dataset(in_hand.checked(dataset, name, needs_end=True))
-        return self.evaluation.run_on(dataset, name)
+        return self.evaluation.run_on(GivenData(dataset, name))
 
     # For the loop, actions and the modes of a run.
 
@@ -476,7 +475,7 @@ def _loss_bound_of(trainer: Any) -> LossBound:
     return LossBound(trainer.loss_upper_bound, trainer.recovery_begin_steps)
 
 
-def _blocks_of(config: Any, context: StepContext, cls: type[Trainer]) -> Blocks | None:
+def _stacking_of(config: Any, context: StepContext, cls: type[Trainer]) -> Stacking | None:
     """Returns which data windows get in blocks of batches; None if the class, or the strategy, needs single ones."""
     options = context.train_options
     takes_blocks = (
@@ -492,37 +491,33 @@ def _blocks_of(config: Any, context: StepContext, cls: type[Trainer]) -> Blocks 
     )
     if not takes_blocks:
         return None
-    stacked_steps = min(config.trainer.steps_per_loop, windows.MAX_BLOCK_STEPS)
-    return Blocks(clock=context.clock, stacked_steps=stacked_steps if context.enables_xla else None)
+    num_steps = min(config.trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if context.enables_xla else None
+    return Stacking(clock=context.clock, num_steps=num_steps)
 
 
-def _train_iterator_of(
-    config: Any, context: StepContext, blocks: Blocks | None, dataset: Any, coordinator: Any
-) -> TrainIterator:
+def _train_data_of(
+    config: Any, context: StepContext, stacking: Stacking | None, dataset: Any, coordinator: Any
+) -> TrainData:
     trainer, task = config.trainer, context.task
+    builder = _builder(config, task, train_section(task, config), "task.train_data", trains=True)
     counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop handles the end of the data
-    on_data_end, streams = getattr(trainer, "on_data_end", "error"), None
+    on_data_end = getattr(trainer, "on_data_end", "error")
     if coordinator is not None:
         if dataset is not None:
             raise CoordinatorError(
                 "train_dataset: a dataset that was built in this process cannot be sent to workers; have the "
                 "task's build_inputs build it, and pass no train_dataset"
             )
-        streams = functools.partial(create_streams, coordinator, repeats=counts_epochs or on_data_end == "repeat")
-    return TrainIterator(
-        _builder(config, task, train_section(task, config), "task.train_data", context.options, trains=True),
-        context.global_step,
-        on_data_end="stop" if counts_epochs else on_data_end,
-        blocks=blocks,
-        dataset=dataset,
-        worker_streams=streams,
-    )
+        repeats = counts_epochs or on_data_end == "repeat"
+        builder.streams = functools.partial(create_streams, coordinator, repeats=repeats)
+    policy = "stop" if counts_epochs else on_data_end
+    return TrainData(builder, context.global_step, on_data_end=policy, stacking=stacking, dataset=dataset)
 
 
 def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, evaluates: bool) -> list[ValidationSet]:
     """Returns the task's own set, and those that have names; with metrics where they will be evaluated."""
     section = "task.validation_data"
-    builder = _builder(config, context.task, getattr(config.task, "validation_data", None), section, context.options)
+    builder = _builder(config, context.task, getattr(config.task, "validation_data", None), section)
     own = ValidationSet(context, context.task, context.model, builder)
     own.dataset = dataset
     named = []
@@ -530,14 +525,14 @@ def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, eval
     routines += [(f"eval_tasks[{i}]", part) for i, part in enumerate(context.options.eval_tasks)]
     for place, part in routines:
         section = f"{place}.task_config.validation_data"
-        builder = _builder(config, part.task, part.task.task_config.validation_data, section, context.options)
+        builder = _builder(config, part.task, part.task.task_config.validation_data, section)
         model = sub_model(context.model, part.name)
         named.append(ValidationSet(context, part.task, model, builder, name=part.name, steps=part.eval_steps))
     for each in (*named, own) if evaluates else ():
         if each.name or each.has_data:
             each.build_metrics()
-            read = each.builder if each.dataset is None else each.dataset
-            build_all_metrics(each.metrics, each.model, each.task, None, read)
+            data = each.builder if each.dataset is None else GivenData(each.dataset, "validation_dataset")
+            build_all_metrics(each.metrics, each.model, each.task, None, data)
     return [own, *named]
 
 
@@ -549,8 +544,8 @@ def _build_train_metrics(config: Any, context: StepContext, metrics: Sequence[An
     ]
     for task, model, of_task in parts or [(context.task, context.model, metrics)]:
         section = task.task_config.train_data if parts else train_section(task, config)
-        read = _builder(config, task, section, "", context.options, trains=True)
-        data = read if dataset is None or parts else dataset
+        read = _builder(config, task, section, "", trains=True)
+        data = read if dataset is None or parts else GivenData(dataset, "train_dataset")
         build_all_metrics(of_task, model, task, context.optimizer, data)
 
 
@@ -563,10 +558,7 @@ def _check_in_hand(trainer: Trainer, name: str) -> None:
         )
 
 
-def _builder(
-    config: Any, task: Any, params: Any, section: str, options: TrainerOptions | None, *, trains: bool = False
-) -> DatasetBuilder:
+def _builder(config: Any, task: Any, params: Any, section: str, *, trains: bool = False) -> DatasetBuilder:
     seed = runtime_field(config, "seed", 0)
     timeout = runtime_field(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
-    needed = BuilderOptions(service_timeout_seconds=timeout)
-    return DatasetBuilder(task, params, training=trains, seed=seed, section=section, options=needed)
+    return DatasetBuilder(task, params, training=trains, seed=seed, section=section, service_timeout_seconds=timeout)

@@ -5,44 +5,10 @@ Owns: what can be taken, and the messages about it, which name the data. Does no
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_trainer.inputs.context import DataError
 from official_trainer.lazy import tf
-from official_trainer.user_code import during
-
-
-class InHand:
-    """Data that its user calls by a name, for messages.
-
-    Attributes:
-      source: the name.
-      section: of the configuration; empty, because it is in none.
-      params: of the configuration; None in the same way.
-      of_pipeline: what a task has built; None, because it has built nothing.
-    """
-
-    section, params, of_pipeline = "", None, None
-
-    @staticmethod
-    def example_from(position: int) -> Callable[[int], int | None]:
-        """Returns a function that knows no example."""
-        return lambda row: None
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    @contextlib.contextmanager
-    def errors_explained(self) -> Iterator[None]:
-        """Adds the name to TensorFlow's errors about the data, and about steps on it."""
-        try:
-            with during(source=self.source):
-                yield
-        except tf.errors.OpError as error:
-            error.add_note(f"It came from {self.source}, or a step on it.")
-            raise
 
 
 def one_batch(batch: Any, name: str, *, num_replicas: int = 1) -> tf.data.Dataset:

@@ -18,6 +18,7 @@ from official_trainer.actions.action import Action, LoopState, Run
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import TrainerConfig
 from official_trainer.engine.events import DueSteps
+from official_trainer.engine.train_iterator import Data, GivenData
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import in_hand
 from official_trainer.program.running import run_in_directory, run_in_memory
@@ -208,13 +209,13 @@ class Loop:
                     f"dataset: {self.model_dir} continues in the dataset of the calls before; train on another one "
                     "without a run directory, or in another"
                 )
-            checked = None if dataset is None else in_hand.checked(dataset, "dataset")
+            iterator = trainer.train_iterator
+            data: Data = iterator.builder
+            if dataset is not None:
+                data = GivenData(in_hand.checked(dataset, "dataset"), "dataset", trainer.distribute_dataset)
             if not self.model_dir:
                 self._begin_pass()
-            if checked is None:
-                trainer.train_iterator.replace(None)
-            else:
-                trainer.train_iterator.replace(checked, "dataset", trainer.distribute_dataset)
+            iterator.use(data)
             self.dataset = dataset
         policy = "stop" if due.counts_epochs else trainer.config.trainer.on_data_end
         with report.noted(), trainer.strategy.scope(), trainer.train_iterator.on_end(policy):

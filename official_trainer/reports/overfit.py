@@ -94,7 +94,7 @@ def overfit(job: Job, num_batches: int) -> str:
     limit = max(_MOST_STEPS, _MOST_PASSES * num_batches)
     limit = min(limit, job.config.trainer.train_steps or limit)
     with trainer_of(job, "--overfit_batches") as trainer:
-        trainer.train_iterator.repeat_first(num_batches)
+        trainer.train_iterator.builder.repeat_first(num_batches)
         console = Console(sys.stdout, end_step=limit, quiet=job.quiet)
         with closing(console):  # windows of whole passes over the batches, the first one a single pass
             first = logs = flatten(trainer.train(min(num_batches, limit)))

@@ -269,7 +269,9 @@ class RunObserver(LoopObserver):
                 f"({job.path(RUN_FILE)}). Starting again from step 0 would hide that. Put the checkpoints "
                 "back, or name another --model_dir, or delete this directory to start from nothing here."
             )
-        if (pipelines := trainer.train_iterator.pipelines()) is not None:
+        data = trainer.train_iterator.data
+        pipelines = data.num_pipelines() if data is trainer.train_iterator.builder else None
+        if pipelines is not None:
             allows = job.allow_config_change
             if notice := data_layout.notice_of_change(job.model_dir, step, pipelines, allow_change=allows):
                 self._console.message(notice)

@@ -16,7 +16,7 @@ from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError, schema
-from official_trainer.engine.train_iterator import BuilderOptions, DatasetBuilder, TrainIterator
+from official_trainer.engine.train_iterator import DatasetBuilder, TrainData
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import data_service
 from official_trainer.inputs.data_service import DataServiceError, DataServiceUseError
@@ -76,7 +76,7 @@ def feed_of(service, source, **settings):
         section(service, **settings),
         training=True,
         seed=0,
-        options=BuilderOptions(service_timeout_seconds=60),
+        service_timeout_seconds=60,
     )
 
 
@@ -117,7 +117,7 @@ def test_epochs_are_counted_where_their_length_is_known(running):
 
     def steps(source):
         step = tf.Variable(0, dtype=tf.int64)
-        return TrainIterator(feed_of(running, source), step, on_data_end="stop").steps_per_epoch()
+        return TrainData(feed_of(running, source), step, on_data_end="stop").steps_per_epoch()
 
     assert (steps(in_memory), steps(plain)) == (NUMBERS / 4, NUMBERS / 4)
     with pytest.raises(inputs.DataError, match=r"from a tf\.data service its end cannot be seen"):
@@ -165,7 +165,7 @@ def test_whoever_looks_at_data_aside_reads_it_in_this_process(running):
 def test_batches_are_not_read_again_where_they_would_be_others(running):
     """N13: a report about the batch of a failed step must not show another one."""
     step = tf.Variable(3, dtype=tf.int64)
-    feed = TrainIterator(feed_of(running, in_memory), step, on_data_end="error")
+    feed = TrainData(feed_of(running, in_memory), step, on_data_end="error")
     assert list(itertools.islice(feed.batches(3), 1)) == []
 
 

@@ -75,16 +75,9 @@ def test_any_task_learns_its_batches(tmp_path, capsys, words):
 
 
 def batches_of(trainer, count):
-    """Returns the first batches that training gets, each as its replicas' arrays; blocks of batches in their parts."""
-    iterator = trainer.train_iterator.iterator()
-    parts = []
-    while len(parts) < count:
-        leaves = tf.nest.flatten(trainer.strategy.experimental_local_results(next(iterator)))
-        if trainer.config.runtime.enable_xla:
-            parts += [[leaf[i].numpy() for leaf in leaves] for i in range(leaves[0].shape[0])]
-        else:
-            parts.append([leaf.numpy() for leaf in leaves])
-    return parts[:count]
+    """Returns the first batches that training gets, each as its replicas' arrays."""
+    iterator, local = trainer.train_iterator.iterator(), trainer.strategy.experimental_local_results
+    return [[leaf.numpy() for leaf in tf.nest.flatten(local(next(iterator)))] for _ in range(count)]
 
 
 def same(left, right):
@@ -109,7 +102,7 @@ def test_the_first_batches_come_again_and_again(task, strategy):
     plain = batches_of(build(), 3)
     assert not same(plain[0], plain[2])
     repeating = build()
-    repeating.train_iterator.repeat_first(3)
+    repeating.train_iterator.builder.repeat_first(3)
     for batch, expected in zip(batches_of(repeating, 8), itertools.cycle(plain), strict=False):
         assert same(batch, expected)
 
