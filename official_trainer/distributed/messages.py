@@ -1,18 +1,18 @@
-"""How a value becomes the bytes of a message between the processes of a run, or of a file, and comes back.
+"""How a value becomes JSON, for a message between the processes of a run or a file, and comes back.
 
 Owns: which values can be sent and written, and their form. Does not own: sending (`multi_worker.py`), files
 (`trees.py`).
 
-A message is one line of JSON that describes the value, and the raw bytes of its arrays. Reading one makes numbers,
-text, arrays and tensors, never an object of another class and never a call, because nothing proves who has sent it.
+Reading one makes numbers, text, arrays and tensors, never an object of another class and never a call, because nothing
+proves who has sent it.
 """
 
 from __future__ import annotations
 
-import io
+import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from official_trainer.errors import ExitCode, UserError
@@ -42,8 +42,7 @@ def encode(value: Any) -> bytes:
     Raises:
       UnsendableError: the value has a part of another class.
     """
-    described, data = describe(value)
-    return b"\n".join([json.dumps(described, separators=(",", ":"), allow_nan=False).encode(), data])
+    return json.dumps(describe(value), separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode(message: bytes, sender: str) -> Any:
@@ -56,9 +55,8 @@ def decode(message: bytes, sender: str) -> Any:
     Raises:
       UnreadableError: it is no message.
     """
-    text, _, data = message.partition(b"\n")
     try:
-        return rebuild(json.loads(text), data)
+        return rebuild(json.loads(message))
     except (ValueError, RecursionError) as error:
         raise UnreadableError(
             f"what {sender} has sent is no message of this version of official-trainer; start all processes with the "
@@ -66,99 +64,98 @@ def decode(message: bytes, sender: str) -> Any:
         ) from error
 
 
-def describe(value: Any) -> tuple[Any, bytes]:
-    """Returns what strict JSON has of a value, and the bytes of its arrays; see `encode`.
+def describe(value: Any, path: str = "") -> Any:
+    """Returns what strict JSON has of a value: the value as it is, or a list of the name of a form and its parts.
+
+    Args:
+      value: as for `encode`.
+      path: of the value inside of another, for messages.
 
     Raises:
       UnsendableError: the value has a part of another class.
     """
-    blobs: list[bytes] = []
-    return _describe(value, blobs, ""), b"".join(blobs)
+    import numpy as np
+
+    if isinstance(value, np.ndarray | np.generic):
+        return _describe_array(value, path)
+    if isinstance(value, float) and not math.isfinite(value):
+        return ["float", str(float(value))]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return ["bytes", _text(value)]
+    if isinstance(value, Mapping):
+        return ["dict", *([describe(k, path), describe(v, f"{path}[{k!r}]")] for k, v in value.items())]
+    if isinstance(value, tuple | list):
+        form = "tuple" if isinstance(value, tuple) else "list"
+        return [form, *(describe(part, path) for part in value)]
+    if isinstance(value, tf.RaggedTensor):
+        return ["ragged", *(describe(part, path) for part in (value.flat_values, *value.nested_row_splits))]
+    if isinstance(value, tf.SparseTensor):
+        return ["sparse", *(describe(part, path) for part in (value.indices, value.values, value.dense_shape))]
+    if isinstance(value, tf.Tensor):
+        return ["tensor", describe(value.numpy(), path)]
+    raise _unsendable(type(value).__name__, path)
 
 
-def rebuild(described: Any, data: bytes) -> Any:
+def rebuild(described: Any) -> Any:
     """Returns the value of what `describe` returned.
 
     Raises:
       ValueError: it has not returned that.
     """
     try:
-        return _rebuild(described, io.BytesIO(data))
+        return _rebuild(described)
     except (TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _describe(value: Any, blobs: list[bytes], place: str) -> Any:
-    """Returns what JSON has: a value as it is, or a list of the name of a form and its parts."""
+def _describe_array(value: np.ndarray | np.generic, path: str) -> Any:
     import numpy as np
 
-    if isinstance(value, np.ndarray | np.generic):
-        return _describe_array(value, blobs, place)
-    if isinstance(value, float) and not math.isfinite(value):
-        return ["float", str(float(value))]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, bytes):
-        blobs.append(value)
-        return ["bytes", len(value)]
-    if isinstance(value, Mapping):
-        return [
-            "dict",
-            *([_describe(k, blobs, place), _describe(v, blobs, f"{place}[{k!r}]")] for k, v in value.items()),
-        ]
-    if isinstance(value, tuple | list):
-        form = "tuple" if isinstance(value, tuple) else "list"
-        return [form, *(_describe(part, blobs, place) for part in value)]
-    if isinstance(value, tf.RaggedTensor):
-        return ["ragged", *(_describe(part, blobs, place) for part in (value.flat_values, *value.nested_row_splits))]
-    if isinstance(value, tf.SparseTensor):
-        return ["sparse", *(_describe(part, blobs, place) for part in (value.indices, value.values, value.dense_shape))]
-    if isinstance(value, tf.Tensor):
-        return ["tensor", _describe(value.numpy(), blobs, place)]
-    raise _unsendable(type(value).__name__, place)
-
-
-def _describe_array(value: np.ndarray | np.generic, blobs: list[bytes], place: str) -> Any:
-    import numpy as np
-
-    is_scalar, array = isinstance(value, np.generic), np.asarray(value)
-    form = "scalar" if is_scalar else "array"
+    form, array = "scalar" if isinstance(value, np.generic) else "array", np.asarray(value)
     if array.dtype.kind in "OSU":  # text has no fixed size
-        return [form, array.dtype.str, list(array.shape), *(_describe(v, blobs, place) for v in array.ravel().tolist())]
+        return [form, array.dtype.str, list(array.shape), *(describe(v, path) for v in array.ravel().tolist())]
     name = array.dtype.name
     try:
         if np.dtype(name) != array.dtype:
-            raise _unsendable(f"array of {array.dtype}", place)
+            raise _unsendable(f"array of {array.dtype}", path)
     except TypeError as error:
-        raise _unsendable(f"array of {array.dtype}", place) from error
-    blobs.append(array.tobytes())
-    return [form, name, list(array.shape)]
+        raise _unsendable(f"array of {array.dtype}", path) from error
+    return [form, name, list(array.shape), _text(array.tobytes())]
 
 
-def _unsendable(what: str, place: str) -> UnsendableError:
+def _unsendable(what: str, path: str) -> UnsendableError:
     return UnsendableError(
-        f"{place + ': ' if place else ''}a value of class {what} cannot be sent to the other workers, nor written to a "
+        f"{path + ': ' if path else ''}a value of class {what} cannot be sent to the other workers, nor written to a "
         "file; use tensors, arrays, numbers and text, in lists, tuples and dicts"
     )
 
 
-def _rebuild(described: Any, blobs: io.BytesIO) -> Any:
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _rebuild(described: Any) -> Any:
     if not isinstance(described, list):
         return described
     form, *parts = described
     if form in ("array", "scalar"):
-        array = _rebuild_array(parts[0], parts[1], parts[2:], blobs)
+        array = _rebuild_array(parts[0], parts[1], parts[2:])
         return array[()] if form == "scalar" else array
-    if form == "bytes":
-        return blobs.read(parts[0])
     if form == "dict":
-        return {_rebuild(key, blobs): _rebuild(value, blobs) for key, value in parts}
-    return _FORMS[form]([_rebuild(part, blobs) for part in parts])
+        return {_rebuild(key): _rebuild(value) for key, value in parts}
+    return _FORMS[form]([_rebuild(part) for part in parts])
 
 
-_FORMS: Mapping[str, Any] = {
+_FORMS: Mapping[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "tuple": tuple,
+    "bytes": lambda parts: _bytes(parts[0]),
     "float": lambda parts: float(parts[0]),
     "tensor": lambda parts: tf.constant(parts[0]),
     "sparse": lambda parts: tf.SparseTensor(*parts),
@@ -166,7 +163,7 @@ _FORMS: Mapping[str, Any] = {
 }
 
 
-def _rebuild_array(name: str, shape: list[int], items: list[Any], blobs: io.BytesIO) -> np.ndarray:
+def _rebuild_array(name: str, shape: list[int], items: list[Any]) -> np.ndarray:
     import numpy as np
 
     try:
@@ -177,7 +174,6 @@ def _rebuild_array(name: str, shape: list[int], items: list[Any], blobs: io.Byte
         if dtype.itemsize * len(items) > _MAX_TEXT_BYTES:
             raise ValueError(f"an array of text has more than {_MAX_TEXT_BYTES} bytes")
         array = np.empty(len(items), dtype)
-        array[:] = [_rebuild(item, blobs) for item in items]
+        array[:] = [_rebuild(item) for item in items]
         return array.reshape(shape)
-    data = bytearray(blobs.read(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize))
-    return np.frombuffer(data, dtype).reshape(shape)
+    return np.frombuffer(bytearray(_bytes(items[0])), dtype).reshape(shape)

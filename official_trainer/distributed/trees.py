@@ -18,7 +18,6 @@ Example:
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -135,8 +134,7 @@ def to_json(tree: Any) -> str:
       {'mean': array([0.5, nan]), 'best': (3, None)}
     """
     try:
-        described, data = messages.describe(_mapped(_without_variable, tree))
-        content = {"format": _FORMAT, "tree": described, "data": base64.b64encode(data).decode()}
+        content = {"format": _FORMAT, "tree": messages.describe(_mapped(_without_variable, tree))}
         return json.dumps(content, allow_nan=False)
     except RecursionError:
         raise TreeError("the tree is nested too deeply, or contains itself") from None
@@ -157,7 +155,7 @@ def from_json(text: str) -> Any:
         content = json.loads(text)
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError(f'it is no JSON object with "format": "{_FORMAT}"')
-        return messages.rebuild(content["tree"], base64.b64decode(content["data"], validate=True))
+        return messages.rebuild(content["tree"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise TreeError(f"the text is no tree that trees.to_json has made: {error}") from error
 

@@ -68,11 +68,12 @@ def hostile():
     yield b""
     yield b"["
     yield b"\xff\xfe"
-    yield b'["no such form", 1]\n'
-    yield b'["array", "O", [1]]\n' + b"\0" * 8
-    yield b'["array", "float32", [3]]\nabc'
-    yield b'["array", "float32", [-1, 4611686018427387904]]\nabc'
-    yield b'["dict", [["list"], 1]]\n'
+    yield b'["no such form", 1]'
+    yield b'["array", "O", [1]]'
+    yield b'["array", "float32", [3], "YWJj"]'
+    yield b'["array", "float32", [3], "no base64"]'
+    yield b'["array", "float32", [-1, 4611686018427387904], "YWJj"]'
+    yield b'["dict", [["list"], 1]]'
     yield b"[" * 200_000
 
 

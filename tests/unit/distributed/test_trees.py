@@ -73,12 +73,12 @@ HEAD = '"format": "official-trainer tree, version 1"'
     [
         "",
         "[]",
-        '{"tree": 1, "data": ""}',
-        f'{{{HEAD}, "tree": 1}}',
-        f'{{{HEAD}, "tree": 1, "data": "?"}}',
-        f'{{{HEAD}, "tree": ["array", "float32", [3]], "data": "AAAA"}}',
-        f'{{{HEAD}, "tree": ["array", "U500000000", [2], "a", "b"], "data": ""}}',
-        f'{{{HEAD}, "tree": ["eval", "exit()"], "data": ""}}',
+        '{"tree": 1}',
+        f'{{{HEAD}}}',
+        f'{{{HEAD}, "tree": ["bytes", "?"]}}',
+        f'{{{HEAD}, "tree": ["array", "float32", [3], "AAAA"]}}',
+        f'{{{HEAD}, "tree": ["array", "U500000000", [2], "a", "b"]}}',
+        f'{{{HEAD}, "tree": ["eval", "exit()"]}}',
         f'{{{HEAD}, "tree": {"[" * 100_000}',
     ],
 )
