@@ -267,52 +267,52 @@ class AtEnd(Trigger):
 
 @dataclasses.dataclass(frozen=True)
 class _Combination(Trigger):
-    parts: tuple[Trigger, ...]
+    triggers: tuple[Trigger, ...]
 
     def __post_init__(self) -> None:
         name = "any" if isinstance(self, AnyOf) else "all"
-        _refuse_unless(bool(self.parts), name, "nothing", "at least one trigger")
+        _refuse_unless(bool(self.triggers), name, "nothing", "at least one trigger")
 
     @property
     def is_foreseeable(self) -> bool:
-        return all(part.is_foreseeable for part in self.parts)
+        return all(trigger.is_foreseeable for trigger in self.triggers)
 
 
 @dataclasses.dataclass(frozen=True)
 class AnyOf(_Combination):
-    """Due when one of the parts is due."""
+    """Due when one of the triggers is due."""
 
     def next_step(self, after: int, until: int, span: Span) -> int | None:
-        steps = (part.next_step(after, until, span) for part in self.parts)
+        steps = (trigger.next_step(after, until, span) for trigger in self.triggers)
         return min((step for step in steps if step is not None), default=None)
 
     def is_due(self, moment: Moment) -> bool:
-        return any(part.is_due(moment) for part in self.parts)
+        return any(trigger.is_due(moment) for trigger in self.triggers)
 
 
 @dataclasses.dataclass(frozen=True)
 class AllOf(_Combination):
-    """Due at the steps at which every part is due."""
+    """Due at the steps at which every trigger is due."""
 
     def next_step(self, after: int, until: int, span: Span) -> int | None:
-        parts = [part for part in self.parts if part.is_foreseeable]
-        if not parts:
+        foreseeable = [trigger for trigger in self.triggers if trigger.is_foreseeable]
+        if not foreseeable:
             return None
         step = after
-        while True:  # each part moves the step on to where it is due, until none moves it
+        while True:  # each trigger moves the step on to where it is due, until none moves it
             start = step
-            for part in parts:
-                found = part.next_step(max(after, step - 1), until, span)
-                if found is None:
+            for trigger in foreseeable:
+                due = trigger.next_step(max(after, step - 1), until, span)
+                if due is None:
                     return None
-                step = found
+                step = due
             if step == start and step > after:
                 return step
 
     def is_due(self, moment: Moment) -> bool:
-        if any(part.is_foreseeable for part in self.parts) and not super().is_due(moment):
+        if any(trigger.is_foreseeable for trigger in self.triggers) and not super().is_due(moment):
             return False
-        return all(part.is_due(moment) for part in self.parts if not part.is_foreseeable)
+        return all(trigger.is_due(moment) for trigger in self.triggers if not trigger.is_foreseeable)
 
 
 @dataclasses.dataclass(frozen=True)

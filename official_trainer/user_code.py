@@ -59,12 +59,12 @@ class during:
         """Notes what was being done, if there is an error."""
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             before = vars(error).get(_NOTES, {})
-            found = {}
+            notes = {}
             for name, note in ((name, note) for name, note in self._notes.items() if name not in before):
                 with contextlib.suppress(Exception):  # a note must not take the place of the error
-                    found[name] = note() if isinstance(note, types.FunctionType | types.MethodType) else note
+                    notes[name] = note() if isinstance(note, types.FunctionType | types.MethodType) else note
             # Not by `setattr`, which an error that is a frozen dataclass refuses.
-            vars(error)[_NOTES] = {**before, **{name: note for name, note in found.items() if note}}
+            vars(error)[_NOTES] = {**before, **{name: note for name, note in notes.items() if note}}
 
 
 def notes_on(error: BaseException) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def is_users(path: str, module: str = "") -> bool:
         package = module.partition(".")[0]
         return bool(package) and (f"{os.sep}{package}{os.sep}" in path or path.endswith(f"{os.sep}{package}.py"))
     others = (sysconfig.get_paths()["stdlib"], str(Path(__file__).parent))
-    return not path.startswith(("<", *(each + os.sep for each in others)))
+    return not path.startswith(("<", *(folder + os.sep for folder in others)))
 
 
 def is_defined_by_user(thing: Any, method: str) -> bool:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import publish
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.keras import AccumulationError
 from official_trainer.tasks.scopes import during
 
 Step = Callable[..., Any]
@@ -38,14 +38,6 @@ class Measured:
 
     of: Callable[[dict[str, Any]], Sequence[tf.Tensor]]
     shapes: Sequence[Sequence[int]]
-
-
-class AccumulationError(UserError, ValueError):
-    """A training step whose gradients cannot be accumulated."""
-
-    exit_code = ExitCode.CONFIG
-
-    __init__ = Exception.__init__  # the only one that AutoGraph keeps when it adds the user's lines to the message
 
 
 class _MicroBatch:

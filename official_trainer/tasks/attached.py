@@ -117,14 +117,14 @@ class Attached:
         elif isinstance(thing, tf.Module):
             self._visit_attributes(path, thing)
         elif isinstance(thing, Mapping | list | tuple):
-            self._visit_parts(path, thing if isinstance(thing, Mapping) else dict(enumerate(thing)))
+            self._visit_all(path, thing if isinstance(thing, Mapping) else dict(enumerate(thing)))
 
     def _visit_layer(self, path: str, layer: Any) -> None:
-        kind = kerases.of(layer)
+        implementation = kerases.of(layer)
         self.layers[path] = layer
         self._add_values(path, layer)
-        self.generators += kind.generators(layer)
-        inside = kind.layers(layer)
+        self.generators += implementation.generators(layer)
+        inside = implementation.layers(layer)
         self._seen |= {id(part): part for part in inside}  # they have the paths of their names, not of lists
         for part, name in zip(inside, kerases.counted_names(inside), strict=True):
             if not kerases.kinds(part) & _ADAPTED:
@@ -132,13 +132,13 @@ class Attached:
 
     def _visit_attributes(self, path: str, thing: Any) -> None:
         skipped = _OF_COMPILE if "Layer" in kerases.kinds(thing) else ()
-        parts = {name: part for name, part in vars(thing).items() if name not in skipped}
-        self._visit_parts(path, {name: part for name, part in parts.items() if not name.startswith(_OF_TRACKING)})
+        values = {name: value for name, value in vars(thing).items() if name not in skipped}
+        self._visit_all(path, {name: value for name, value in values.items() if not name.startswith(_OF_TRACKING)})
 
-    def _visit_parts(self, path: str, parts: Mapping[Any, Any]) -> None:
-        for name, part in parts.items():
-            if not isinstance(part, _PLAIN):  # first, as there may be a million words
-                self._visit(f"{path}/{str(name).replace('/', '_')}", part)
+    def _visit_all(self, path: str, values: Mapping[Any, Any]) -> None:
+        for name, value in values.items():
+            if not isinstance(value, _PLAIN):  # first, as there may be a million words
+                self._visit(f"{path}/{str(name).replace('/', '_')}", value)
 
     def _add_values(self, path: str, thing: Any) -> None:
         for name, value in kerases.of(thing).values(thing).items():
@@ -153,15 +153,15 @@ class Attached:
             self.states.append(value)
 
 
-def roots_of(task: Any, parts: Iterable[Any], model: Any) -> dict[str, Any]:
+def roots_of(task: Any, subtasks: Iterable[Any], model: Any) -> dict[str, Any]:
     """Returns what state is attached to, by the first word of its paths.
 
     Args:
       task: the Task.
-      parts: of a task that is made of several, each with a name and its own task.
+      subtasks: of a task that is made of several, each with a name and its own task.
       model: of `build_model`; the variables of its layers have its paths, also where the Task has a layer as well.
     """
-    return {"model": model, "task": task, **{f"task/{part.name}": part.task for part in parts}}
+    return {"model": model, "task": task, **{f"task/{part.name}": part.task for part in subtasks}}
 
 
 def unsaved_state(task: Any) -> tuple[str, ...]:

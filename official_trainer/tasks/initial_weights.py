@@ -34,7 +34,7 @@ _NOT_A_MODEL = ("optimizer/", "training/", "average/", "save_counter/", "global_
 """Places of a checkpoint that hold no weights of a model."""
 
 
-class Source(Protocol):
+class SavedValues(Protocol):
     """The values that a checkpoint, or a file of Keras, holds of one model.
 
     Attributes:
@@ -67,18 +67,18 @@ def restore_model(
         trackables = {name: vocabularies.in_checkpoint(item) for name, item in items.items()}
         return restore.read_init_checkpoint(path, trackables, allow_missing=allow_missing)
     try:
-        source = open_source(model, path, names)
-        pairs, report = _compared(flatten(model), source, path)
+        saved = open_values(model, path, names)
+        pairs, report = _compared(flatten(model), saved, path)
         matching = None
-        if isinstance(source, _Checkpoint):  # a file of Keras has its own for the words that a layer has learnt
-            matching = Matching(source.prefix, {"model": vocabularies.in_checkpoint(model)})
+        if isinstance(saved, _Checkpoint):  # a file of Keras has its own for the words that a layer has learnt
+            matching = Matching(saved.prefix, {"model": vocabularies.in_checkpoint(model)})
             report = dataclasses.replace(report, vocabularies=matching.differing_vocabularies(report.wrong_shape))
-        held = {"/".join(spec.key.split("/")[:2]) for spec in source.specs.values()}
+        held = {"/".join(spec.key.split("/")[:2]) for spec in saved.specs.values()}
         restore.check_init(report, [type(model).__name__], held, allow_missing)
     except CheckpointError as error:
         is_told = str(error).startswith(init_checkpoint.FIELD)
         raise error if is_told else CheckpointError(f"{init_checkpoint.FIELD}: {error}") from error
-    source.assign(pairs)
+    saved.assign(pairs)
     if matching is not None:
         restore.read_vocabularies(matching, keeps_size=bool(report.wrong_shape))
     _logger.info("initial weights from %s", report)
@@ -99,7 +99,7 @@ def is_file_of_keras(model: Any, path: str) -> bool:
     return weight_files.is_one(path)
 
 
-def open_source(model: Any, path: str, names: Mapping[str, str] | None = None) -> Source:
+def open_values(model: Any, path: str, names: Mapping[str, str] | None = None) -> SavedValues:
     """Returns the values that a path holds of a model; nothing is assigned.
 
     Raises:
@@ -123,24 +123,24 @@ class _Checkpoint:
         self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         self.prefix = prefix
         named = self._by_map(live, names)
-        found = named | {name: key for name, key in self._by_itself(live).items() if name not in named}
-        self.keys = {id(live[name]): key for name, key in found.items()}
+        by_name = named | {name: key for name, key in self._by_itself(live).items() if name not in named}
+        self.keys = {id(live[name]): key for name, key in by_name.items()}
 
     def _by_map(self, live: Mapping[str, tf.Variable], names: Mapping[str, str]) -> dict[str, str]:
         """Returns key by name in the model, of values to which a pattern of the map applies: the first of them."""
-        found: dict[str, str] = {}
+        keys: dict[str, str] = {}
         made: dict[str, list[str]] = {pattern: [] for pattern in names}
         for pattern, name in names.items():
             if name.count("*") > pattern.count("*"):
                 raise CheckpointError(f"{self.prefix}: {_NAMES}: {name!r} has more * than {pattern!r}")
         for key, spec in self.specs.items():
-            matches = ((pattern, _renamed(each, pattern, names[pattern])) for pattern in names for each in _names(spec))
+            matches = ((pattern, _renamed(name, pattern, names[pattern])) for pattern in names for name in _names(spec))
             pattern, name = next(((pattern, name) for pattern, name in matches if name is not None), ("", ""))
             if not name:
                 continue
             made[pattern].append(name)
-            if name in live and found.setdefault(name, key) != key:
-                both = f"{self.specs[found[name]].key} and {spec.key}"
+            if name in live and keys.setdefault(name, key) != key:
+                both = f"{self.specs[keys[name]].key} and {spec.key}"
                 raise CheckpointError(f"{self.prefix}: {_NAMES} gives {both} the same name, {name}")
         for pattern, wanted in made.items():
             if not any(name in live for name in wanted):
@@ -149,7 +149,7 @@ class _Checkpoint:
                     near = did_you_mean(wanted[0], live, otherwise=f", whose names are like {next(iter(live))}")
                     what = f"makes the name {wanted[0]}, which no variable of the model has{near}"
                 raise CheckpointError(f"{self.prefix}: {_NAMES}: {pattern!r} {what}")
-        return found
+        return keys
 
     def _by_itself(self, live: Mapping[str, tf.Variable]) -> dict[str, str]:
         """Returns key by name in the model, of values whose place is that name; or else, whose name in tf_keras is."""
@@ -180,22 +180,22 @@ def _renamed(name: str, pattern: str, into: str) -> str | None:
 
 
 def _compared(
-    live: Mapping[str, tf.Variable], source: Source, path: str
+    live: Mapping[str, tf.Variable], values: SavedValues, path: str
 ) -> tuple[dict[int, tf.Variable], RestoreReport]:
     """Returns the variables that a source gives a value, by id, and the report."""
     pairs, restored, missing, wrong = dict[int, Any](), [], [], []
     for name, variable in live.items():
         spec = VariableSpec(f"model/{name}", "", tuple(variable.shape), variable.dtype.name)
-        saved = source.specs.get(source.keys.get(id(variable), ""))
+        saved = values.specs.get(values.keys.get(id(variable), ""))
         if saved is not None and _fits(saved, variable):
             pairs[id(variable)] = variable
             restored.append(spec)
         elif saved is not None:
             wrong.append(Mismatch(saved, spec))
-        elif id(variable) not in source.left_to_layers:
+        elif id(variable) not in values.left_to_layers:
             missing.append(spec)
-    used = {*source.keys.values()}
-    extra = tuple(spec for key, spec in source.specs.items() if key not in used)
+    used = {*values.keys.values()}
+    extra = tuple(spec for key, spec in values.specs.items() if key not in used)
     return pairs, RestoreReport(
         path=path, restored=tuple(restored), missing=tuple(missing), wrong_shape=tuple(wrong), extra=extra
     )

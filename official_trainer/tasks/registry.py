@@ -424,7 +424,8 @@ def get_config(name: str, workspace: Path | None = None, imports: Sequence[str] 
       7
     """
     workspace = Path(workspace) if workspace is not None else None
-    enter(workspace)
+    if workspace is not None:
+        enter(workspace)
     _load_given(workspace, imports)
     index = _Index(workspace, imports)
     in_source, problems = _by_name(experiment for experiment in index.found if experiment.name == name)

@@ -478,26 +478,26 @@ def update(tape: tf.GradientTape, scaled: tf.Tensor, model: keras.Model, optimiz
       >>> model.get_weights()[0].tolist()
       [[0.5]]
     """
-    kind, variables = kerases.of(optimizer), model.trainable_variables
-    gradients = kind.unscale(optimizer, tape.gradient(scaled, variables))
+    implementation, variables = kerases.of(optimizer), model.trainable_variables
+    gradients = implementation.unscale(optimizer, tape.gradient(scaled, variables))
     if publish.is_wanted():
         _publish_gradients(model, variables, gradients)
-    kind.apply(optimizer, list(zip(gradients, variables, strict=True)), after=scaled)
+    implementation.apply(optimizer, list(zip(gradients, variables, strict=True)), after=scaled)
     return accumulation.is_update()
 
 
 def _publish_gradients(model: keras.Model, variables: Sequence[tf.Variable], gradients: Sequence[Any]) -> None:
     """Publishes the gradients of the mean loss over all replicas, before any clipping, and their norm."""
-    pairs = zip(variables, gradients, strict=True)
-    found = [(kerases.value(v), tf.convert_to_tensor(g)) for v, g in pairs if g is not None]
-    if not found:
+    both = zip(variables, gradients, strict=True)
+    pairs = [(kerases.value(variable), tf.convert_to_tensor(value)) for variable, value in both if value is not None]
+    if not pairs:
         return
     context = tf.distribute.get_replica_context()
-    summed = [gradient for _, gradient in found]
+    summed = [gradient for _, gradient in pairs]
     if context.num_replicas_in_sync > 1:
         summed = context.all_reduce(tf.distribute.ReduceOp.SUM, summed)
     paths = {id(variable): path for path, variable in flatten(model).items()}
-    for (variable, _), gradient in zip(found, summed, strict=True):
+    for (variable, _), gradient in zip(pairs, summed, strict=True):
         publish.histogram(f"gradients/{paths[id(variable)]}", gradient)
     publish.scalar("gradient_norm", tf.linalg.global_norm(summed))
 

@@ -48,15 +48,15 @@ class Vocabulary(tf.train.experimental.PythonState):
         """Takes the layer, and its path in the model; its tables are made under the strategy in scope."""
         self._path, self._layer, self._strategy = path, layer, tf.distribute.get_strategy()
         self._is_inverted = bool(getattr(layer, "invert", False))
-        self._held: Mapping[str, Any] = {}
+        self._learnt: Mapping[str, Any] = {}
         self._text = b""
 
     def serialize(self) -> bytes:
         """Returns the state as JSON: lists of numbers by name, and of a table its words and their numbers."""
-        held = _held(self._layer)
-        if not self._text or any(held.get(name) is not self._held.get(name) for name in {**held, **self._held}):
-            self._text = json.dumps({name: self._listed(value) for name, value in held.items()}).encode()
-            self._held = held
+        learnt = _learnt(self._layer)
+        if not self._text or any(learnt.get(name) is not self._learnt.get(name) for name in {**learnt, **self._learnt}):
+            self._text = json.dumps({name: self._listed(value) for name, value in learnt.items()}).encode()
+            self._learnt = learnt
         return self._text
 
     def deserialize(self, string_value: bytes, *, keeps_size: bool = False) -> None:
@@ -94,9 +94,10 @@ class Vocabulary(tf.train.experimental.PythonState):
     def difference(self, text: bytes) -> str:
         """Returns how the state differs from that of a checkpoint; empty if it is the same but for rounding."""
         saved, made = json.loads(text), json.loads(self.serialize())
-        parts = [(name, _difference(_entries(saved.get(name)), _entries(made.get(name)))) for name in {**saved, **made}]
-        found = [f"another {name} ({said})" for name, said in parts if said]
-        return f"layer {self._path}: the code makes {' and '.join(found)} than the checkpoint holds" if found else ""
+        names = {**saved, **made}
+        said = {name: _difference(_entries(saved.get(name)), _entries(made.get(name))) for name in names}
+        others = [f"another {name} ({difference})" for name, difference in said.items() if difference]
+        return f"layer {self._path}: the code makes {' and '.join(others)} than the checkpoint holds" if others else ""
 
     def keep(self) -> None:
         """For a checkpoint without it: computes again what the layer computes of variables that it may have."""
@@ -109,13 +110,13 @@ class Vocabulary(tf.train.experimental.PythonState):
     def _listed(self, value: Any) -> Any:
         if not isinstance(value, tf.lookup.StaticHashTable):
             return None if value is None else np.asarray(value, "float64").tolist()
-        pair = [_plain(part) for part in value.export()] if int(value.size()) else [[], []]
+        pair = [_as_list(part) for part in value.export()] if int(value.size()) else [[], []]
         words, numbers = reversed(pair) if self._is_inverted else pair
         rows = sorted(zip(numbers, words, strict=True))
         return {"words": [word for _, word in rows], "numbers": [number for number, _ in rows]}
 
     def _set(self, name: str, saved: Any) -> None:
-        layer, value = self._layer, cast(Any, self._held.get(name))
+        layer, value = self._layer, cast(Any, self._learnt.get(name))
         attribute = _ATTRIBUTES["IndexLookup"].get(name, name)
         if isinstance(saved, Mapping):
             pair = saved["words"], saved["numbers"]
@@ -139,11 +140,13 @@ class Vocabulary(tf.train.experimental.PythonState):
 
 def in_checkpoint(model: Any) -> Any:
     """Returns what a checkpoint holds of a model or a layer: its values, and the vocabularies inside, if any."""
-    values, found = kerases.of(model).trackable(model), of(model)
-    if not found:
+    values, vocabularies = kerases.of(model).trackable(model), of(model)
+    if not vocabularies:
         return values
     holder, children = tf.train.Checkpoint(), tf.train.TrackableView.children(values)
-    children[kerases.free_name(_NAME, children)] = kerases.tree_of({f"{path}/entries": found[path] for path in found})
+    children[kerases.free_name(_NAME, children)] = kerases.tree_of(
+        {f"{path}/entries": vocabulary for path, vocabulary in vocabularies.items()}
+    )
     for name, child in children.items():
         setattr(holder, name, child)
     return holder
@@ -154,16 +157,16 @@ def of(model: Any) -> dict[str, Vocabulary]:
     if not isinstance(model, tf.Module) and not hasattr(model, "_flatten_layers"):
         return {}
     root = kerases.counted_names([model])[0]
-    found = [(path or root, layer) for path, layer in _parts(model, "", set()) if _held(layer)]
-    return {path: Vocabulary(path, layer) for path, layer in found}
+    layers = [(path or root, layer) for path, layer in _layers_inside(model, "", set()) if _learnt(layer)]
+    return {path: Vocabulary(path, layer) for path, layer in layers}
 
 
 def texts(model: Any) -> list[bytes]:
     """Returns what a checkpoint would hold of them."""
-    return [each.serialize() for each in of(model).values()]
+    return [vocabulary.serialize() for vocabulary in of(model).values()]
 
 
-def _parts(part: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _layers_inside(part: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Yields a part, and all parts inside, each once, with their paths."""
     if id(part) in seen:
         return
@@ -176,27 +179,27 @@ def _parts(part: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
         inside = dict(zip(kerases.counted_names(layers), layers, strict=True))
     else:
         inside = tf.train.TrackableView.children(part)
-    for name, each in inside.items():
-        yield from _parts(each, f"{path}/{name}".lstrip("/"), seen)
+    for name, layer in inside.items():
+        yield from _layers_inside(layer, f"{path}/{name}".lstrip("/"), seen)
 
 
-def _held(layer: Any) -> dict[str, Any]:
+def _learnt(layer: Any) -> dict[str, Any]:
     """Returns what a layer holds, by name."""
-    named = [pair for kind in _ATTRIBUTES.keys() & kerases.kinds(layer) for pair in _ATTRIBUTES[kind].items()]
-    found = {name: getattr(layer, attribute) for name, attribute in named if hasattr(layer, attribute)}
-    own, known = getattr(layer, "__dict__", {}), {attribute for _, attribute in named}
-    tables = [name for name, value in own.items() if isinstance(value, tf.lookup.StaticHashTable)]
-    return found | {name: own[name] for name in tables if name not in known}
+    named = [pair for cls in _ATTRIBUTES.keys() & kerases.kinds(layer) for pair in _ATTRIBUTES[cls].items()]
+    values = {name: getattr(layer, attribute) for name, attribute in named if hasattr(layer, attribute)}
+    attributes, of_keras = getattr(layer, "__dict__", {}), {attribute for _, attribute in named}
+    tables = [name for name, value in attributes.items() if isinstance(value, tf.lookup.StaticHashTable)]
+    return values | {name: attributes[name] for name in tables if name not in of_keras}
 
 
-def _plain(values: Any) -> list[Any]:
+def _as_list(values: Any) -> list[Any]:
     listed = np.asarray(values).tolist()
-    return [each.decode(errors="surrogateescape") if isinstance(each, bytes) else each for each in listed]
+    return [value.decode(errors="surrogateescape") if isinstance(value, bytes) else value for value in listed]
 
 
 def _tensor(values: Sequence[Any], dtype: tf.DType) -> tf.Tensor:
     is_text = dtype == tf.string
-    return tf.constant([each.encode(errors="surrogateescape") for each in values] if is_text else values, dtype)
+    return tf.constant([word.encode(errors="surrogateescape") for word in values] if is_text else values, dtype)
 
 
 def _entries(listed: Any) -> list[tuple[Any, Any]]:

@@ -19,11 +19,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from official_trainer import lazy
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks.autograph import convert, do_not_convert
 
 Pairs = Sequence[tuple[Any, Any]]
 """Gradients with their variables, as a step passes them to an optimizer."""
+
+
+class AccumulationError(UserError, ValueError):
+    """A training step, or an optimizer, whose gradients cannot be accumulated."""
+
+    exit_code = ExitCode.CONFIG
+
+    __init__ = Exception.__init__  # the only one that AutoGraph keeps when it adds the user's lines to the message
 
 
 @dataclasses.dataclass(frozen=True)

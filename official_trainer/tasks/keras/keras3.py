@@ -24,9 +24,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_trainer.errors import ExitCode, UserError
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.keras import (
+    AccumulationError,
     Averages,
     Keras,
     Pairs,
@@ -289,12 +289,6 @@ def _let_differ(generator: Any) -> None:
     if generator.state.synchronization != "on_read":
         options = {"synchronization": "on_read", "aggregation": "only_first_replica", "dtype": "int64"}
         generator.state = keras.Variable([0, 0], trainable=False, name=_RANDOM_STATE, **options)
-
-
-class AccumulationError(UserError, ValueError):
-    """An optimizer is to accumulate by itself where it cannot."""
-
-    exit_code = ExitCode.CONFIG
 
 
 @do_not_convert

@@ -49,7 +49,7 @@ def _start_of(path: str) -> bytes:
 
 
 class WeightFile:
-    """The values of such files for one model: a `Source` of `tasks/initial_weights.py`."""
+    """The values of such files for one model: the `SavedValues` of `tasks/initial_weights.py`."""
 
     def __init__(self, path: str, model: Any) -> None:
         """Reads the files; nothing is assigned.

@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.tasks import publish, random_streams
-from official_trainer.tasks.accumulation import AccumulationError
+from official_trainer.tasks.keras import AccumulationError
 from tests.support.cases import cases, full
 from tests.support.toy import Exact, ToyTask, assert_bitwise_equal, build, experiment, weights
 

@@ -19,7 +19,7 @@ from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras
 from official_trainer.runs.job import Job, batch_size_problems, check_ready
-from official_trainer.tasks.accumulation import AccumulationError
+from official_trainer.tasks.keras import AccumulationError
 from official_trainer.tasks.metrics import MetricDirectionError
 from official_trainer.tasks.multi_task.task import MultiTask, Part, SubTasksError, parts_of
 from official_trainer.tasks.random_streams import find_generators
