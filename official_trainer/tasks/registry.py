@@ -327,15 +327,9 @@ def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[st
     imported = _imported() if imports else {}
     others = [_of_factory(name, factory) for name, factory in sorted(imported.items()) if name not in names]
     experiments, twice = _by_name([*index.found, *others])
-    computed = [
-        Problem(
-            "it computes names",
-            fix=f"`official-trainer list --import={module.module}` lists them",
-            origin=module.origin,
-        )
-        for module in index.computed
-        if module.module not in sys.modules
-    ]
+    fix = "`official-trainer list --import={}` lists them"
+    files = [file for file in index.computed if file.module not in sys.modules]
+    computed = [Problem("it computes names", fix=fix.format(file.module), origin=file.origin) for file in files]
     return experiments, [*index.unread, *twice, *computed, *index.problems]
 
 

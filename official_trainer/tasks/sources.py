@@ -24,7 +24,7 @@ from official_trainer.config import ConfigError, Origin, Problem, installed
 from official_trainer.garden import index as garden_index
 from official_trainer.garden.scan import FOLDER, Scanned, scan
 from official_trainer.lazy import importing_users_module
-from official_trainer.nearest import mistyped, nearest
+from official_trainer.nearest import mistyped
 
 GROUP = "official_trainer.experiments"
 """The group of entry points with which an installed package names its modules."""
@@ -93,14 +93,10 @@ def declares(folder: Path) -> bool:
 
 def _of_pyproject(workspace: Path) -> Iterator[NamedModule]:
     table, origin = _table(workspace), Origin("file", PYPROJECT)
-    if unknown := [key for key in table if key != _KEY]:
-        near = _KEY if nearest(unknown[0], [_KEY]) else ""
-        what = f"unknown key '{unknown[0]}'"
-        raise ConfigError([Problem(what, f"tool.{_TABLE}", allowed=_KEY, near=near, origin=origin)])
     names = table.get(_KEY, [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if table.keys() - {_KEY} or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         what, fix = "expected a list of modules", f'such as {_KEY} = ["my_project.experiments"]'
-        raise ConfigError([Problem(what, f"tool.{_TABLE}.{_KEY}", got=repr(names), fix=fix, origin=origin)])
+        raise ConfigError([Problem(what, f"tool.{_TABLE}", got=repr(table), fix=fix, origin=origin)])
     lines = (workspace / PYPROJECT).read_text(encoding="utf-8").splitlines() if names else []
     for name in names:
         quoted = re.compile(f"[\"']{re.escape(name)}[\"']")

