@@ -113,7 +113,7 @@ class _Source:
         self._problem: CheckpointError | None = None
         try:
             if initial_weights.is_file_of_keras(model, self._path):
-                self._specs = initial_weights.open_source(model, self._path).specs
+                self._specs = initial_weights.open_values(model, self._path).specs
             else:
                 self._path = init_checkpoint.find(self._path, field)
                 self._specs = saved_specs(self._path)

@@ -167,7 +167,6 @@ def accumulator_of(trainer_config: Any, optimizer: Any, model: Any) -> Accumulat
     return None if count == 1 or optimizer is None else Accumulator(optimizer, model, count)
 
 
-@do_not_convert
 def is_update() -> bool:
     """Whether the step that is being traced ends with an update; false for all but the last micro-batch."""
     micro_batch = _micro_batch.get()

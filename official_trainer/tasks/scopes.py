@@ -11,12 +11,10 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from official_trainer.lazy import tf
-from official_trainer.tasks.autograph import do_not_convert
 
 Value = TypeVar("Value")
 
 
-@do_not_convert
 @contextlib.contextmanager
 def during(variable: ContextVar[Value], value: Value) -> Iterator[Value]:
     """Sets `variable` to `value` for a `with` block, which gets the value."""

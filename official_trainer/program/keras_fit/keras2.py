@@ -13,7 +13,7 @@ from typing import Any
 from official_trainer.lazy import keras, load, tf
 from official_trainer.program.data import check_names, names_of_outputs
 from official_trainer.program.keras_fit import KerasFit
-from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.autograph import convert
 
 training_utils: Any = load("tf_keras.src.engine.training_utils")  # it has no public name
 
@@ -59,7 +59,6 @@ class Keras2Fit(KerasFit):
     def update_metrics(self, model: Any, batch: Sequence[Any]) -> None:
         model.compiled_metrics.update_state(*batch[1:])  # computes no results, which are not needed in a step
 
-    @do_not_convert
     def minimize(self, optimizer: Any, loss: tf.Tensor, model: Any, tape: tf.GradientTape) -> None:
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             optimizer.minimize(loss, model.trainable_variables, tape=tape)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from official_trainer import lazy
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
-from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.autograph import convert
 
 Pairs = Sequence[tuple[Any, Any]]
 """Gradients with their variables, as a step passes them to an optimizer."""
@@ -169,7 +169,6 @@ class Keras(Protocol):
         """Returns what a step passes to the optimizer for gradients of a scaled loss."""
         return gradients
 
-    @do_not_convert
     def apply(self, optimizer: Any, pairs: Pairs, *, after: tf.Tensor) -> None:
         """Updates weights in a traced step; an update is not counted before `after`, scalar, is computed.
 

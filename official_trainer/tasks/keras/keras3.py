@@ -24,7 +24,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.keras import (
     AccumulationError,
     Averages,
@@ -291,7 +290,6 @@ def _let_differ(generator: Any) -> None:
         generator.state = keras.Variable([0, 0], trainable=False, name=_RANDOM_STATE, **options)
 
 
-@do_not_convert
 def _shares(pairs: Pairs) -> Pairs:
     """Returns gradients whose sum over replicas is that of `pairs`: the first replica has the sum, the others zeros.
 

@@ -14,12 +14,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import ConfigError, Problem, not_a_choice
+from official_trainer.config import ConfigError, Problem
 from official_trainer.config.multitask import named_twice
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
-from official_trainer.nearest import nearest
 from official_trainer.tasks import contract, registry
 from official_trainer.tasks.multi_task.data import BATCHES, CHOSEN, TrainData, batches_of
 from official_trainer.tasks.multi_task.sampler import TaskSampler
@@ -27,8 +26,6 @@ from official_trainer.tasks.step_numbers import beside_loss, names_of
 from official_trainer.tasks.task import Task, scaled_loss, split_inputs, total_loss, update
 
 _logger = logging.getLogger(__name__)
-
-_TRAINER_TYPES = ("interleaving", "joint")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,20 +149,16 @@ class MultiTask(Task):
         """Takes `trainer_type` and `task_sampler` of the `trainer` section; the Trainer calls this first.
 
         Raises:
-          ConfigError: one of them has a value that does not exist.
+          ConfigError: it is the section of a single task.
         """
-        kind = getattr(trainer_config, "trainer_type", _TRAINER_TYPES[0])
-        if kind not in _TRAINER_TYPES:
-            raise ConfigError([not_a_choice("trainer.trainer_type", kind, _TRAINER_TYPES)])
-        weights = {name: part.weight for name, part in self.parts.items()}
-        sampling = getattr(trainer_config, "task_sampler", None)
-        if kind == "joint":
-            self._sampler = None
-        elif sampling is None:
+        if not hasattr(trainer_config, "trainer_type"):
             what = "has no task_sampler, which interleaving needs; make it a MultiTaskTrainerConfig"
             raise ConfigError([Problem(what, "trainer")])
+        if trainer_config.trainer_type == "joint":
+            self._sampler = None
         else:
-            self._sampler = TaskSampler.of(sampling, weights)
+            weights = {name: part.weight for name, part in self.parts.items()}
+            self._sampler = TaskSampler.of(trainer_config.task_sampler, weights)
 
     @property
     def train_data(self) -> TrainData:
@@ -208,21 +201,20 @@ class MultiTask(Task):
         """Returns the serving functions of each task: its default under the task's name, others as `name_other`."""
         from official_trainer.tasks import export
 
-        found = {}
+        signatures = {}
         for name, part in self.parts.items():
-            own = sub_model(model, name)
-            build = getattr(part.task, "build_signatures", None)  # Model Garden's tasks have none
-            if build is not None:
-                signatures = build(own)
-            elif isinstance(getattr(own, "inputs", None), list):
-                signatures = export.default_signatures(part.task, own)
-            else:
-                why = "its model was not built with keras.Input, so its inputs are unknown"
-                _logger.warning("no signature for the task '%s' is exported: %s", name, why)
-                signatures = {}
-            for key, function in signatures.items():
-                found[name if key == "serving_default" else f"{name}_{key}"] = function
-        return found
+            # Model Garden's tasks have none.
+            build = getattr(part.task, "build_signatures", None) or functools.partial(
+                export.default_signatures, part.task
+            )
+            try:
+                of_task = build(sub_model(model, name))
+            except export.NoSignaturesError as error:
+                _logger.warning("no signature for the task '%s' is exported: %s", name, error)
+                continue
+            for key, function in of_task.items():
+                signatures[name if key == "serving_default" else f"{name}_{key}"] = function
+        return signatures
 
     def build_actions(self, trainer: Any) -> Sequence[Any]:
         """Returns the actions of all tasks."""
@@ -348,10 +340,8 @@ def sub_model(model: Any, name: str) -> Any:
     if sub_tasks is None:
         return model
     if name not in sub_tasks:
-        near = nearest(name, sub_tasks)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         raise SubTasksError(
-            f"the task {name!r} has no model: the sub_tasks of {type(model).__name__} are {', '.join(sub_tasks)}{hint}"
+            f"the task {name!r} has no model: the sub_tasks of {type(model).__name__} are {', '.join(sub_tasks)}"
         )
     return sub_tasks[name]
 
