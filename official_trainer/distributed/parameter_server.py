@@ -78,7 +78,7 @@ ORDER_OF_EXAMPLES = (
     "not that of one device: worker w of W reads the global batches w, w + W, w + 2 W, … of the same order at its own "
     "speed, and updates come as workers are done. After a restart at step S all go on from batch S, so batches that a "
     "fast worker had before are read again, and those that a slow one had not are left out; a worker that comes back "
-    "goes on from its last finished closure. The number of steps is exact."
+    "goes on from the last window. The number of steps is exact."
 )
 """Written to `run.json` of a run under a coordinator."""
 

@@ -5,9 +5,9 @@ closures, so that every worker has work and none waits long at the end; that `gl
 the window, whichever worker dies; how much each worker did. Does not own: what a step is (`train_steps.py`), what is in
 a stream (`train_iterator.py`).
 
-A closure is a traced loop of steps. It counts each step on the parameter server, in a slot of its own, after everything
+A closure is a traced loop of steps. It counts each step on the parameter server, in a row of its own, after everything
 that the step changes. TensorFlow runs the closure of a worker that died again, on another worker, which runs the steps
-that the slot has not counted. After the last closure `global_step` is set to the end of the window, because a worker
+that the row has not counted. After the last closure `global_step` is set to the end of the window, because a worker
 may have died between its update of `global_step` and its count.
 
 Evaluations stay in the coordinator's process: each example once, in order, whichever worker ends. An evaluator that
@@ -16,26 +16,23 @@ runs beside leaves the workers to train.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer.distributed.cluster import PS, WORKER, process_name
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.parameter_server import addresses_of
-from official_trainer.distributed.peers import PeerLostError, answers, explain_loss, is_loss, named
+from official_trainer.distributed.peers import PeerLostError, answers, explain_loss, named
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError
-from official_trainer.lazy import load, tf
+from official_trainer.lazy import tf
 from official_trainer.tasks import publish
 from official_trainer.tasks.random_streams import RandomStreams
+from official_trainer.threads import RepeatingThread, run_bounded
 
 _logger = logging.getLogger(__name__)
 
@@ -44,32 +41,30 @@ Step = Callable[[Any], Any]
 LEAST_SECONDS = 0.02
 """Closures take about this long, or longer: sending one takes some milliseconds."""
 
-_AT_MOST_FIRST = 0.9
 _POLL_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
 _SLOW_SECONDS = 5.0
-_FINISH_SECONDS = 5.0
-_SLOTS_PER_WORKER = 64
-_READS = frozenset({"ReadVariableOp", "ResourceGather", "VarHandleOp", "Placeholder"})
+_ROWS_PER_WORKER = 64
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp", "Placeholder"})
+
+
+# The batches of each worker.
 
 
 class WorkerStreams(tf.distribute.coordinator.PerWorkerValue):
-    """The iterators of all workers, over batches with their numbers; `schedule` passes each worker (index, its own).
+    """The number and the iterator of each worker, over batches with their numbers; `schedule` passes each its own.
 
     Attributes:
-      next_numbers: number of the global batch that each worker reads next, as far as the chief knows.
-      iterator_spec: the type of one worker's iterator, for which functions are traced.
+      next_numbers: number of the global batch with which each worker begins, if it has to begin again.
+      spec: the type of one worker's part, for which functions are traced.
     """
 
     next_numbers: list[int]
-    iterator_spec: Any
-
-    def record(self, worker: int, number: int) -> None:
-        """Records that `worker` has trained on its batch `number`; any thread may call it."""
-        self.next_numbers[worker] = number + len(self.next_numbers)
+    spec: Any
 
 
 def create_streams(coordinator: Any, builder: DatasetBuilder, start_step: int, *, repeats: bool) -> WorkerStreams:
-    """Creates a stream on each worker; a worker that comes back gets its own again, at its last position.
+    """Creates a stream on each worker; a worker that comes back gets its own again, from the last window on.
 
     TensorFlow traces one function for the data of all workers, which does not depend on the worker. So each worker gets
     a resource of its own here, by the calls that TensorFlow's own function consists of.
@@ -92,23 +87,21 @@ def create_streams(coordinator: Any, builder: DatasetBuilder, start_step: int, *
         with tf.device(None):  # in a worker's thread, the worker would read what is read now
             return tf.function(make, autograph=False).get_concrete_function()
 
-    functions = [traced(number) for number in numbers]
+    functions = {number: traced(number) for number in numbers}
+    element_spec = functions[start_step].structured_outputs.element_spec
 
     def creator(worker: int) -> Callable[[], Any]:
         """Returns a function that creates the stream of a worker from its number on; called in the worker's thread."""
-        first: dict[int, Any] = {numbers[worker]: functions[worker]}
 
         def create() -> Any:
-            number = numbers[worker]
-            found = first.pop(number, None) or traced(number)
-            return worker, iter(found())
+            make = functions.pop(numbers[worker], None) or traced(numbers[worker])
+            return tf.constant(worker, tf.int64), iter(make())
 
         return create
 
-    made = [worker.create_resource(creator(worker.worker_index)) for worker in workers]
-    streams = WorkerStreams(made)
+    streams = WorkerStreams([worker.create_resource(creator(worker.worker_index)) for worker in workers])
     streams.next_numbers = numbers
-    streams.iterator_spec = tf.data.IteratorSpec(functions[0].structured_outputs.element_spec)
+    streams.spec = tf.TensorSpec([], tf.int64), tf.data.IteratorSpec(element_spec)
     return streams
 
 
@@ -137,7 +130,10 @@ class NumberedBatches:
         return self.number
 
 
-def closure_lengths(num_steps: int, num_workers: int, least: int, first_part: float = 0.5) -> list[int]:
+# A window in closures.
+
+
+def closure_lengths(num_steps: int, num_workers: int, least: int) -> list[int]:
     """Returns the steps of each closure of a window, longest first.
 
     Half of the remaining steps are divided over all workers in equal parts, repeatedly (factoring: Hummel, Schonberg
@@ -147,40 +143,15 @@ def closure_lengths(num_steps: int, num_workers: int, least: int, first_part: fl
       num_steps: steps of the window.
       num_workers: workers that share them; each gets a closure if there are as many steps.
       least: the fewest steps that are worth a closure.
-      first_part: the part of the window that is divided first: more than half if all workers are about as fast.
     """
     lengths: list[int] = []
-    left, part = num_steps, first_part
+    left = num_steps
     while left:
-        portion = min(left, max(least * num_workers, math.ceil(left * part)))
+        portion = min(left, max(least * num_workers, math.ceil(left / 2)))
         equal, rest = divmod(portion, num_workers)
         lengths += [length for worker in range(num_workers) if (length := equal + (worker < rest))]
-        left, part = left - portion, 0.5
+        left -= portion
     return lengths
-
-
-@dataclasses.dataclass
-class Shares:
-    """What each worker did in a window.
-
-    Attributes:
-      steps: steps of each worker.
-      closures: closures of each worker.
-      seconds: how long each worker was busy with them.
-      at_once: the most workers that had a closure at the same time.
-    """
-
-    steps: list[int]
-    closures: list[int]
-    seconds: list[float]
-    at_once: int = 0
-
-    @property
-    def first_part(self) -> float:
-        """The part of a window like this that can be divided first without the slowest worker finishing last."""
-        speeds = [steps / max(seconds, 1e-9) for steps, seconds in zip(self.steps, self.seconds, strict=True)]
-        evenness = len(speeds) * min(speeds) / max(sum(speeds), 1e-9)
-        return max(0.5, _AT_MOST_FIRST * evenness)
 
 
 class Closures:
@@ -194,135 +165,90 @@ class Closures:
           step: `step(iterator)`, traced: one step on the next batch, returns something and the number of the batch.
           traces: records traces.
         """
-        num_slots = _SLOTS_PER_WORKER * len(addresses_of(strategy)[WORKER])
+        num_workers = len(addresses_of(strategy)[WORKER])
         self._strategy, self._step, self._traces = strategy, step, traces
         with tf.init_scope(), tf.device("/job:ps/task:0/device:CPU:0"):
-            self._counts = tf.Variable(tf.zeros([num_slots], tf.int64), trainable=False)
+            self._counts = tf.Variable(tf.zeros([_ROWS_PER_WORKER * num_workers, num_workers], tf.int64))
+            self._is_stopping = tf.Variable(False)
         self._traced: tuple[Any, Any] | None = None
-        # Ends functions that run on workers; TensorFlow's own coordinator makes one, and offers it to no caller.
-        self._cancellation = load("tensorflow.python.eager.cancellation").CancellationManager()
 
-    def num_steps(self) -> int:
-        """Returns the steps that all closures have run since `begin_window`."""
-        return int(tf.reduce_sum(self._counts))
+    def steps(self) -> list[int]:
+        """Returns the steps that each worker has run since `begin_window`."""
+        return self._counts.numpy().sum(0).tolist()
 
-    def cancel(self) -> None:
-        """Ends the closures that run now."""
-        self._cancellation.start_cancel()
+    def stop(self) -> None:
+        """Ends each closure after the step that it runs."""
+        self._is_stopping.assign(True)
 
-    def begin_window(self, iterator: WorkerStreams) -> Any:
+    def begin_window(self, streams: WorkerStreams) -> Any:
         """Sets all counts to zero; returns a closure's loop, traced for these streams, before workers need it."""
-        spec = iterator.iterator_spec
-        if self._traced is None or self._traced[0] != spec:
-            number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
+        if self._traced is None or self._traced[0] != streams.spec:
             loop = tf.function(self._traces.watched("train", self._closure))
+            number = tf.TensorSpec([], tf.int64)
             with self._strategy.scope():  # an optimizer may create its variables only now
-                self._traced = spec, loop.get_concrete_function(spec, *number)
+                self._traced = streams.spec, loop.get_concrete_function(streams.spec, number, number)
         self._counts.assign(tf.zeros_like(self._counts))
-        return self._cancellation.get_cancelable_function(self._traced[1])
+        self._is_stopping.assign(False)
+        return self._traced[1]
 
-    def _closure(self, iterator: Any, slot: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Runs the steps of a closure that were not run yet; returns how many, and the number of the last batch."""
-        left = length - tf.gather(self._counts, slot)
+    def _closure(self, stream: Any, row: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Runs the steps of a closure that were not run yet; returns the worker, and the number of its last batch."""
+        worker, iterator = stream
+        left = length - tf.reduce_sum(tf.gather(self._counts, row))
+        cell = tf.stack([row, worker])
 
-        def body(last: tf.Tensor) -> list[tf.Tensor]:
+        def body(last: tf.Tensor, is_stopping: tf.Tensor) -> list[tf.Tensor]:
             graph = tf.compat.v1.get_default_graph()
             with tf.name_scope(""):
                 _, number = self._step(iterator)
             changes = [op for op in graph.get_operations() if op.op_def.is_stateful and op.type not in _READS]
             with tf.control_dependencies(changes):
-                self._counts.scatter_add(tf.IndexedSlices(tf.constant(1, tf.int64), slot))
-            return [number]
+                self._counts.scatter_nd_add([cell], tf.ones([1], tf.int64))
+            return [number, self._is_stopping.read_value()]
 
-        before = [tf.constant(-1, tf.int64)]
-        (last,) = tf.while_loop(lambda last: True, body, before, maximum_iterations=tf.cast(left, tf.int32))
-        return left, last
-
-
-class Activity:
-    """Which workers are busy, and which are lost; called in the threads of the workers, but for `wait_problem`.
-
-    Attributes:
-      addresses: `host:port` of workers and parameter servers, by role.
-      shares: what each worker did in the last window; None before the first.
-    """
-
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        """Takes the strategy of the workers."""
-        self.addresses = addresses_of(strategy)
-        self.shares: Shares | None = None
-        self._lock = threading.Lock()
-        self._busy: set[int] = set()  # workers, which have one closure at a time
-        self._lost: set[int] = set()
-        self._last_event_seconds = 0.0
-
-    @property
-    def num_workers(self) -> int:
-        """The number of workers."""
-        return len(self.addresses[WORKER])
-
-    @property
-    def is_any_busy(self) -> bool:
-        """Whether a worker has a closure."""
-        return bool(self._busy)
-
-    def begin_window(self) -> Shares:
-        """Returns the new shares of a window that begins."""
-        self.shares = Shares([0] * self.num_workers, [0] * self.num_workers, [0.0] * self.num_workers)
-        self._last_event_seconds = time.monotonic()
-        return self.shares
-
-    @contextlib.contextmanager
-    def closure(self, shares: Shares, worker: int) -> Iterator[None]:
-        """For a closure, in the thread of its worker: records when it begins and ends."""
-        with self._lock:
-            self._busy.add(worker)
-            shares.at_once = max(shares.at_once, len(self._busy))
-            self._last_event_seconds = began = time.monotonic()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._busy.discard(worker)
-                self._last_event_seconds = ended = time.monotonic()
-                shares.seconds[worker] += ended - began
-
-    def record_success(self, shares: Shares, streams: WorkerStreams, worker: int, ran: int, last: int) -> None:
-        """Records the steps of a closure, in the thread of its worker; reports that it is back, if it was lost."""
-        shares.closures[worker] += 1
-        if ran > 0:
-            shares.steps[worker] += ran
-            streams.record(worker, last)
-        if worker in self._lost:
-            self._lost.discard(worker)
-            _logger.info("%s is back", process_name(WORKER, worker))
-
-    def record_error(self, error: tf.errors.OpError, worker: int) -> None:
-        """Warns if the worker of a closure is lost."""
-        address = self.addresses[WORKER][worker]
-        if worker not in self._lost and is_loss(error) and not answers(address):
-            self._lost.add(worker)
-            left = self.num_workers - len(self._lost)
-            effect = "the others take over its steps" if left else "training waits for a worker"
-            _logger.warning("lost %s (%s): %s; it may come back", process_name(WORKER, worker), address, effect)
-
-    def idle_seconds(self) -> float:
-        """Returns how long no worker has begun or finished a closure."""
-        return time.monotonic() - self._last_event_seconds
-
-    def wait_problem(self) -> str:
-        """Returns a message about the workers that delay the end of a window."""
-        seconds = self.idle_seconds()
-        workers = {process_name(WORKER, index): address for index, address in enumerate(self.addresses[WORKER])}
-        with self._lock:
-            busy = [process_name(WORKER, index) for index in self._busy]
-        silent = {name: address for name, address in workers.items() if not answers(address)}
-        slow = {name: workers[name] for name in busy if name not in silent}
-        parts = [f"no answer from {named(silent)}"] if silent else []
-        parts += [f"unfinished work at {named(slow)}"] if slow else []
-        return (
-            f"no worker has finished anything for {seconds:.0f} seconds: {'; '.join(parts) or 'the cause is unknown'}"
+        before = [tf.constant(-1, tf.int64), self._is_stopping.read_value()]
+        last, _ = tf.while_loop(
+            lambda last, is_stopping: ~is_stopping, body, before, maximum_iterations=tf.cast(left, tf.int32)
         )
+        return worker, last
+
+
+# Who does the steps.
+
+
+class Attendance:
+    """Which workers do not answer, seen from a thread beside, and what is said of them."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        """Takes `host:port` of the workers."""
+        self.workers = {process_name(WORKER, index): address for index, address in enumerate(addresses)}
+        self._lost: set[str] = set()
+        self._thread: RepeatingThread | None = None
+
+    def begin(self) -> None:
+        """Starts to look, if this has not begun."""
+        if self._thread is None:
+            self._thread = RepeatingThread("workers", self._look, _LOOK_SECONDS)
+            self._thread.start()
+
+    def _look(self) -> None:
+        for name, address in self.workers.items():
+            if name not in self._lost and not answers(address):
+                self._lost.add(name)
+                is_last = len(self._lost) == len(self.workers)
+                effect = "training waits for a worker" if is_last else "the others take over its steps"
+                _logger.warning("lost %s (%s): %s; it may come back", name, address, effect)
+
+    def record(self, steps: Sequence[int]) -> None:
+        """Reports that a lost worker is back, by the steps of each worker in a window."""
+        for (name, address), count in zip(self.workers.items(), steps, strict=True):
+            if count and name in self._lost and answers(address):
+                self._lost.discard(name)
+                _logger.info("%s is back", name)
+
+    def silent(self) -> str:
+        """Returns the workers that do not answer, with their addresses; empty if all do."""
+        return named({name: address for name, address in self.workers.items() if not answers(address)})
 
 
 class AsyncWorkers:
@@ -330,7 +256,7 @@ class AsyncWorkers:
 
     Attributes:
       batches: the batches of the step that is traced; `read_value()` returns the number of the last one, int64.
-      activity: which workers are busy, and what each did in the last window.
+      steps: the steps of each worker in the last window.
     """
 
     def __init__(
@@ -351,21 +277,21 @@ class AsyncWorkers:
           streams: the random numbers of steps, set before each window.
           process_group: has the request to stop, which is checked while a window runs.
           traces: records traces.
-          patience_seconds: how long a window waits when all workers are gone.
+          patience_seconds: how long a window waits when no worker goes on.
         """
         self.batches: NumberedBatches | None = None
-        self.activity = Activity(coordinator.strategy)
+        self.steps: list[int] = []
+        self._addresses = addresses_of(coordinator.strategy)
+        self._attendance = Attendance(self._addresses[WORKER])
         self._coordinator, self._global_step, self._streams = coordinator, global_step, streams
         self._process_group, self._traces, self._patience_seconds = process_group, traces, patience_seconds
         self._closures: Closures | None = None
-        self._is_left = False
         self._steps_per_second: float | None = None
 
     @property
     def devices(self) -> str:
         """What the training steps run on, in words."""
-        addresses = self.activity.addresses
-        return f"{len(addresses[WORKER])} workers and {len(addresses[PS])} ps"
+        return f"{len(self._addresses[WORKER])} workers and {len(self._addresses[PS])} ps"
 
     def create_loop(self, train_step: Step) -> Callable[[WorkerStreams, tf.Tensor], None]:
         """Returns `loop(iterator, num_steps)` over `train_step`, which is `run_window`."""
@@ -373,9 +299,20 @@ class AsyncWorkers:
         return self.run_window
 
     def create_publishing_step(self, train_step: Step) -> Callable[[WorkerStreams], Any]:
-        """Returns `step(iterator)`: runs `train_step` once, on any worker, and returns what it publishes."""
-        step = self._traces.watched("train", self._with_number(publish.returning(train_step)))
-        return functools.partial(self._run_one, function=tf.function(step))
+        """Returns `step(iterator)`: runs `train_step` once, on any worker, and returns what it publishes, in NumPy."""
+        step = self._with_number(publish.returning(train_step))
+        function = tf.function(self._traces.watched("train", lambda stream: (step(stream[1]), stream[0])))
+
+        def run_one(streams: WorkerStreams) -> Any:
+            start = self._begin()
+            with self._coordinator.strategy.scope():
+                concrete = function.get_concrete_function(streams.spec)
+            (((values, last), worker),) = self._run(streams, concrete, [()], lambda: [])
+            streams.next_numbers[int(worker)] = int(last) + len(streams.next_numbers)
+            self._global_step.assign(start + 1)
+            return values
+
+        return run_one
 
     def _with_number(self, train_step: Step) -> Step:
         """Returns `train_step` for a worker's iterator, as a function that also returns the number of its batch."""
@@ -394,110 +331,91 @@ class AsyncWorkers:
           DataError: the data of a worker ended.
           PreemptedError: the run was asked to stop; `global_step` has the number of steps that ran.
         """
-        assert self._closures is not None, "the loop is created first"
-        closures, shares = self._closures, self.activity.shares
-        window, start = int(num_steps), int(self._global_step.numpy())
-        rate, num_workers = self._steps_per_second, self.activity.num_workers
+        closures = self._closures
+        assert closures is not None, "the loop is created first"
+        num_workers, window = len(self._addresses[WORKER]), int(num_steps)
+        rate = self._steps_per_second
         least = 1 if rate is None else max(1, round(LEAST_SECONDS * rate / num_workers))
-        lengths = closure_lengths(window, num_workers, least, 0.5 if shares is None else shares.first_part)
         function = closures.begin_window(iterator)
-        self._streams.begin_step(tf.constant(start, tf.int64))
-        began = time.monotonic()
-
-        def run(stream: Any, slot: tf.Tensor, length: tf.Tensor) -> Any:
-            return _here(function(stream, slot, length))
-
+        start, began = self._begin(), time.monotonic()
         # Numbers become tensors here: in a worker's thread that would block all of Python while the worker hangs.
-        numbers = [(tf.constant(slot), tf.constant(length, tf.int64)) for slot, length in enumerate(lengths)]
-        self._run(iterator, numbers, run)
-        if self._is_left:
-            self._global_step.assign(start + closures.num_steps())
+        lengths = closure_lengths(window, num_workers, least)
+        arguments = [(tf.constant(row, tf.int64), tf.constant(length, tf.int64)) for row, length in enumerate(lengths)]
+        for worker, last in self._run(iterator, function, arguments, closures.steps):
+            iterator.next_numbers[worker] = max(iterator.next_numbers[worker], int(last) + num_workers)
+        self.steps = closures.steps()
+        self._attendance.record(self.steps)
+        self._global_step.assign(start + sum(self.steps))
+        if sum(self.steps) < window:
             self._process_group.stop.check()
-        self._global_step.assign(start + window)
         self._steps_per_second = window / max(time.monotonic() - began, 1e-9)
 
-    def _run_one(self, iterator: WorkerStreams, function: Any) -> Any:
-        """Runs one step by `function(iterator)`, traced, on any worker; returns what that returns, in NumPy's types."""
+    def _begin(self) -> int:
+        """Returns the step before the next one, from which random numbers are drawn."""
         start = int(self._global_step.numpy())
         self._streams.begin_step(tf.constant(start, tf.int64))
-        with self._coordinator.strategy.scope():
-            concrete = function.get_concrete_function(iterator.iterator_spec)
-        returned: list[Any] = []
+        self._attendance.begin()
+        return start
 
-        def run(stream: Any) -> Any:
-            values, last = _here(concrete(stream))
-            returned[:] = [tf.nest.map_structure(lambda tensor: tensor.numpy(), values)]
-            return 1, last
+    def _run(
+        self,
+        streams: WorkerStreams,
+        function: Any,
+        arguments: Sequence[tuple[Any, ...]],
+        progress: Callable[[], list[int]],
+    ) -> list[Any]:
+        """Has workers run `function(stream, *arguments)`; returns what each call returned, in NumPy's types.
 
-        self._run(iterator, [()], run)
-        self._global_step.assign(start + len(returned))
-        if not returned:
-            self._process_group.stop.check()
-        return returned[0]
-
-    def _run(self, iterator: WorkerStreams, closures: Sequence[tuple[Any, ...]], run: Callable[..., Any]) -> None:
-        """Has workers run closures, and returns when all are done; or, once asked to stop, when no worker is busy.
-
-        `run` gets the worker's iterator and a closure's arguments; it returns the steps, and the last batch's number.
+        Args:
+          streams: of which each call gets that of its worker.
+          function: traced.
+          arguments: of each call.
+          progress: returns the steps of each worker; asked while it takes long.
         """
-        self._is_left, shares = False, self.activity.begin_window()
-
-        def on_worker(stream: tuple[int, Any], *arguments: Any) -> None:
-            worker, own_iterator = stream
-            if self._is_left:
-                return
-            with self.activity.closure(shares, worker):
-                try:
-                    ran, last = run(own_iterator, *arguments)
-                    self.activity.record_success(shares, iterator, worker, int(ran), int(last))
-                except tf.errors.OpError as error:
-                    if not self._is_left:
-                        self.activity.record_error(error, worker)
-                        raise
-
         try:
-            for arguments in closures:
-                # The public call takes no Python function, and only one can leave a closure out, and record it.
-                self._coordinator._cluster.schedule(on_worker, (iterator, *arguments), None)
-            self._wait()
+            calls = [self._coordinator.schedule(function, (streams, *those)) for those in arguments]
+            self._wait(progress)
+            return [call.fetch() for call in calls]
         except tf.errors.OutOfRangeError as error:
-            num_workers = self.activity.num_workers
+            num_workers = len(self._addresses[WORKER])
             raise DataError(
                 f"the training data of a worker ended after step {int(self._global_step.numpy())}: each of the "
                 f"{num_workers} workers reads every {num_workers}. batch, at its own speed. Set "
                 "trainer.on_data_end=repeat, or repeat the dataset"
             ) from error
         except tf.errors.OpError as error:
-            if (lost := explain_loss(error, self.activity.addresses)) is None:
+            if (lost := explain_loss(error, self._addresses)) is None:
                 raise
             raise lost from error
 
-    def _wait(self) -> None:
-        waits = self._coordinator._cluster.closure_queue.wait  # `join` with a limit; it has no public name
-        asked_seconds: float | None = None
-        has_warned, activity = False, self.activity
-        while not waits(timeout=_POLL_SECONDS):
+    def _wait(self, progress: Callable[[], list[int]]) -> None:
+        """Waits for all calls; once asked to stop, for the steps that workers are at."""
+        joining = run_bounded(self._coordinator.join, _POLL_SECONDS, "coordinator")
+        changed_seconds = looked_seconds = time.monotonic()
+        before: list[int] = []
+        has_stopped = has_warned = False
+        while not joining.wait(_POLL_SECONDS):
             now = time.monotonic()
-            if self._process_group.stop.reason is not None:
-                self._is_left = True  # closures that did not begin yet will do nothing
-                asked_seconds = asked_seconds or now
-                if not activity.is_any_busy:
-                    return
-                # A closure waits for data, or for a worker that is gone.
-                if now - asked_seconds > _FINISH_SECONDS and self._closures is not None:
-                    self._closures.cancel()
-            elif activity.idle_seconds() > _SLOW_SECONDS and not has_warned:
+            if self._process_group.stop.reason is not None and not has_stopped and self._closures is not None:
+                has_stopped = True
+                self._closures.stop()
+            if now - looked_seconds < _LOOK_SECONDS:
+                continue
+            looked_seconds, steps = now, progress()
+            if steps != before:
+                before, changed_seconds = steps, now
+            idle_seconds = now - changed_seconds
+            if idle_seconds < min(_SLOW_SECONDS, self._patience_seconds):
+                continue
+            silent = self._attendance.silent()
+            problem = f"no worker has finished a step for {idle_seconds:.0f} seconds"
+            problem += f": no answer from {silent}" if silent else ", though all of them answer"
+            if not has_warned:
                 has_warned = True
-                _logger.warning("%s", activity.wait_problem())
-            if not activity.is_any_busy and activity.idle_seconds() > self._patience_seconds:
+                _logger.warning("%s", problem)
+            if silent and idle_seconds > self._patience_seconds:
                 raise PeerLostError(
-                    f"{activity.wait_problem()}: longer than "
-                    f"runtime.rendezvous_timeout_seconds={self._patience_seconds:g}. "
+                    f"{problem}, longer than runtime.rendezvous_timeout_seconds={self._patience_seconds:g}. "
                     "Start the missing workers, and the same command continues from the last checkpoint"
                 )
-
-
-def _here(tensors: Any) -> Any:
-    """Copies what a worker has computed to this process; Python's other threads run meanwhile."""
-    with tf.device("/job:chief/replica:0/task:0/device:CPU:0"):
-        return tf.nest.map_structure(tf.identity, tensors)
+        joining.raise_error()

@@ -15,7 +15,6 @@ from tests.support.source import ENGINE, PATHS, tree_of
 PRIVATE = {
     "checkpoints/matching.py": {"python.training.saving.saveable_object_util"},
     "checkpoints/store.py": {"python.checkpoint.functional_saver"},
-    "engine/coordinator.py": {"python.eager.cancellation"},
     "tasks/keyed_draws.py": {"python.eager.context"},
 }
 """Modules of TensorFlow, by module of this package, where a comment says why. One that is used no longer fails."""
@@ -24,7 +23,7 @@ ATTRIBUTES = {
     "TensorFlow": {
         "__internal__": "AutoGraph for a function that the traced one calls; `tf.autograph` has its own context",
         "_allow_run_without_coordinator": "evaluations of a chief run there; else each call writes a warning",
-        "_cluster": "one worker, a closure in Python, and a wait that ends: the coordinator offers none of them",
+        "_cluster": "one worker, which the coordinator offers to no caller",
         "_cluster_resolver": "of ParameterServerStrategy, whose public property `cluster_resolver` is None",
         "_functions": "whether the function of a `map` draws; a dataset has no public way to its functions",
         "_gather_serialized_tensors": "the values of a checkpoint at this step; `write` reads and writes at once",

@@ -13,7 +13,7 @@ from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.parameter_server import ChiefWatch, CoordinatorError
 from official_trainer.distributed.peers import explain_loss
 from official_trainer.distributed.strategy import build_strategy, strategy_name
-from official_trainer.engine.coordinator import Shares, closure_lengths
+from official_trainer.engine.coordinator import closure_lengths
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import InputContext
 from official_trainer.lock import lock_path
@@ -23,10 +23,9 @@ from tests.support.cases import cases
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 100, 1000, 12_345])
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
 @pytest.mark.parametrize("least", [1, 10, 1000])
-@pytest.mark.parametrize("first_part", [0.5, 0.73, 0.9])
-def test_closures_hold_all_steps_and_give_each_worker_one(num_steps, num_workers, least, first_part):
+def test_closures_hold_all_steps_and_give_each_worker_one(num_steps, num_workers, least):
     """T7: no window leaves a worker without work."""
-    lengths = closure_lengths(num_steps, num_workers, least, first_part)
+    lengths = closure_lengths(num_steps, num_workers, least)
 
     assert sum(lengths) == num_steps
     assert min(lengths) > 0
@@ -38,22 +37,6 @@ def test_closures_hold_all_steps_and_give_each_worker_one(num_steps, num_workers
 def test_closures_become_shorter_towards_the_end_and_no_shorter_than_is_worth_sending():
     assert closure_lengths(100, 2, 1) == [25, 25, 13, 12, 7, 6, 3, 3, 2, 1, 1, 1, 1]
     assert closure_lengths(100, 2, 10) == [25, 25, 13, 12, 10, 10, 3, 2]
-    assert closure_lengths(100, 2, 1, 0.9) == [45, 45, 3, 2, 2, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("steps", "seconds", "first_part"),
-    [
-        ([50, 50], [2.0, 2.0], 0.9),
-        ([50, 50], [2.0, 3.0], 0.72),  # 25 and 16 2/3 steps a second, of which the slower one's fair part is 0.4
-        ([50, 50], [1.0, 100.0], 0.5),
-        ([100, 0], [2.0, 0.0], 0.5),
-        ([0, 0], [0.0, 0.0], 0.5),
-    ],
-)
-def test_workers_that_are_as_fast_as_each_other_get_more_at_first(steps, seconds, first_part):
-    """T7: fewer closures are sent then; the slowest never gets more than its part of the window."""
-    assert Shares(steps, [1, 1], seconds).first_part == pytest.approx(first_part)
 
 
 # How long a server lives.

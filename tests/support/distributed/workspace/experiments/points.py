@@ -24,7 +24,7 @@ if os.environ.get("SHARES"):  # who did how much in each window, a line each
     def written(workers, iterator, num_steps):
         run_window(workers, iterator, num_steps)
         with open(os.environ["SHARES"], "a") as lines:
-            lines.write(json.dumps({"window": int(num_steps), **dataclasses.asdict(workers.activity.shares)}) + "\n")
+            lines.write(json.dumps({"window": int(num_steps), "steps": workers.steps}) + "\n")
 
     AsyncWorkers.run_window = written
 
