@@ -1,7 +1,7 @@
 """tf.data service: training batches that separate processes prepare, from a dispatcher and its data workers.
 
-Owns: what a process of these two roles runs, how a training dataset is sent through the service, and how long the
-start waits for it. Does not own: starting processes (`cli/`), stalls (`runs/health/watchdog.py`).
+Owns: what a process of these two roles runs, how a training dataset is sent through the service, and how long the start
+waits for it. Does not own: starting processes (`cli/`), a service that stops to deliver (`runs/health/watchdog.py`).
 
 Data workers take parts of a dataset on demand, so batches come in no fixed order, and those that a dead worker held are
 lost. A finite dataset would wait for that worker for ever; therefore data from the service has no end.
@@ -27,7 +27,6 @@ _logger = logging.getLogger(__name__)
 
 WORK_DIR = ".data_service"
 """Where in the run directory a dispatcher keeps its journal."""
-
 
 _HEARTBEAT_MS = 2_000
 _PREFETCHED = 8  # batches on the network where the data section has no number
@@ -72,17 +71,26 @@ def serve(
       DataServiceError: the port is taken, or the dispatcher does not answer.
       DataServiceUseError: an argument is missing or wrong.
     """
+    service = tf.data.experimental.service
+    if port:
+        _check_is_free(port)
     if role == "dispatcher":
         if not port:
             raise DataServiceUseError("port: a dispatcher needs a fixed port, which trainers and data workers can name")
-        _check_is_free(port)
         if work_dir:
             tf.io.gfile.makedirs(work_dir)
-        service = tf.data.experimental.service
         config = service.DispatcherConfig(port=port, work_dir=work_dir or None, fault_tolerant_mode=bool(work_dir))
         server = service.DispatchServer(config)
     elif role == "data_worker":
-        server = _data_worker(host, port, dispatcher, timeout_seconds)
+        wait_for(dispatcher, timeout_seconds)
+        config = service.WorkerConfig(
+            dispatcher_address=dispatcher.removeprefix("grpc://"),
+            worker_address=f"{host}:{port or '%port%'}",
+            port=port,
+            heartbeat_interval_ms=_HEARTBEAT_MS,
+            dispatcher_timeout_ms=int(timeout_seconds * 1000),
+        )
+        server = service.WorkerServer(config)
     else:
         raise DataServiceUseError(f"role {role!r} is unknown; use one of dispatcher, data_worker")
     running = threading.Lock()  # an Event can deadlock when its wait is interrupted by the handler that sets it
@@ -98,24 +106,6 @@ def serve(
     while not running.acquire(timeout=1.0):  # another thread may receive the signal, which does not end this wait
         pass
     del server
-
-
-def _data_worker(host: str, port: int, dispatcher: str, timeout_seconds: float) -> Any:
-    service = tf.data.experimental.service
-    if port:
-        _check_is_free(port)
-    wait_for(dispatcher, timeout_seconds)
-    config = service.WorkerConfig(
-        dispatcher_address=dispatcher.removeprefix("grpc://"),
-        worker_address=f"{host}:{port or '%port%'}",
-        port=port,
-        heartbeat_interval_ms=_HEARTBEAT_MS,
-        dispatcher_timeout_ms=int(timeout_seconds * 1000),
-    )
-    try:
-        return service.WorkerServer(config)
-    except tf.errors.OpError as error:
-        raise DataServiceError(f"the dispatcher at {dispatcher} refused this data worker: {error.message}") from error
 
 
 def _check_is_free(port: int) -> None:
@@ -137,13 +127,13 @@ def wait_for(address: str, timeout_seconds: float) -> None:
       DataServiceUseError: it is not such an address.
       DataServiceError: no server answers.
     """
-    place = _ADDRESS.fullmatch(address)
-    if place is None:
+    parsed = _ADDRESS.fullmatch(address)
+    if parsed is None:
         raise DataServiceUseError(f"{address!r} is not an address of a tf.data service; write grpc://HOST:PORT")
     began = time.monotonic()
     while True:
         try:
-            socket.create_connection((place["host"].strip("[]"), int(place["port"])), timeout=2.0).close()
+            socket.create_connection((parsed["host"].strip("[]"), int(parsed["port"])), timeout=2.0).close()
             return
         except OSError as error:
             if time.monotonic() - began >= timeout_seconds:

@@ -74,7 +74,7 @@ HEAD = '"format": "official-trainer tree, version 1"'
         "",
         "[]",
         '{"tree": 1}',
-        f'{{{HEAD}}}',
+        f"{{{HEAD}}}",
         f'{{{HEAD}, "tree": ["bytes", "?"]}}',
         f'{{{HEAD}, "tree": ["array", "float32", [3], "AAAA"]}}',
         f'{{{HEAD}, "tree": ["array", "U500000000", [2], "a", "b"]}}',
