@@ -1,8 +1,7 @@
 """Base classes of our sections for Model Garden's classes, and the rules for their values.
 
-Owns: these base classes, Model Garden's rules across fields, and for `check` the sentences about what differs from a
-run by Model Garden. Does not own: the classes for one experiment, which `from_garden.py` makes, or the full list of
-differences (`docs/guides/model_garden.md`).
+Owns: these base classes, and Model Garden's rules across fields. Does not own: the classes for one experiment, which
+`from_garden.py` makes.
 """
 
 from __future__ import annotations
@@ -136,8 +135,8 @@ class GardenRoutine(GardenSection):
 
 def _nulls(field: str, routines: Any) -> list[tuple[str, str]]:
     """Returns each null in a list of tasks, or the list itself if it is null, with the message."""
-    places = [field] if routines is None else [f"{field}[{i}]" for i, each in enumerate(routines) if each is None]
-    return [(place, "is null; set a value") for place in places]
+    paths = [field] if routines is None else [f"{field}[{i}]" for i, part in enumerate(routines) if part is None]
+    return [(path, "is null; set a value") for path in paths]
 
 
 class GardenMultiTaskConfig(GardenSection):
@@ -187,8 +186,8 @@ class GardenMultiTask(GardenExperiment, MultiTaskExperimentConfig):
         for number, routine in enumerate(task.task_routines or ()):
             data = getattr(getattr(routine, "task_config", None), "train_data", None)
             if getattr(data, "enable_tf_data_service", False):
-                place = f"task.task_routines[{number}].task_config.train_data.enable_tf_data_service"
-                yield place, "batches of several tasks do not come from a tf.data service; leave it out"
+                path = f"task.task_routines[{number}].task_config.train_data.enable_tf_data_service"
+                yield path, "batches of several tasks do not come from a tf.data service; leave it out"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,72 +227,3 @@ def _operand(word: str, values: Mapping[str, Any]) -> Any:
         return float(word)
     except ValueError:
         return values[word]
-
-
-# How a run differs from one by Model Garden, beside the fields without effect.
-
-_EVENTS = {"checkpoint_interval": "saved", "validation_interval": "evaluated", "summary_interval": "summarized"}
-
-
-def differences(config: Any) -> Iterator[str]:
-    """Yields one sentence for each thing that differs, the field first.
-
-    Args:
-      config: an experiment of Model Garden, as ours.
-    """
-    trainer, runtime = config.trainer, config.runtime
-    if runtime.distribution_strategy == "auto":
-        yield (
-            "runtime.distribution_strategy: auto uses all GPUs of the machine, or its CPU if it has no GPU; Model "
-            "Garden's default is mirrored with num_gpus=0, which always uses the CPU"
-        )
-    for name, done in _EVENTS.items():
-        interval = getattr(trainer, name)
-        if interval % trainer.steps_per_loop:
-            yield (
-                f"trainer.{name}: {done} exactly every {interval} steps; Model Garden: at the end of the loop of "
-                f"{trainer.steps_per_loop} steps that contains the step"
-            )
-    if isinstance(config, GardenMultiTask | GardenMultiEval):
-        yield from _of_several(config)
-    elif _averages(trainer):
-        yield (
-            "trainer.optimizer_config.ema: averages start from the weights, and an evaluation changes no bit of them; "
-            "in Model Garden they start from zero, and are swapped by adding and subtracting"
-        )
-    if runtime.loss_scale is not None and _averages(trainer):
-        yield "runtime.loss_scale: can be combined with ema; in Model Garden it cannot"
-    yield (
-        "validation_loss: the mean over examples; in Model Garden the mean over batches, where a smaller last batch "
-        "counts as much as a full one"
-    )
-    if trainer.best_checkpoint_eval_metric:
-        yield (
-            f"trainer.best_checkpoint_eval_metric: before training it is checked that evaluations produce "
-            f"{trainer.best_checkpoint_eval_metric}; in Model Garden the first evaluation fails if they do not"
-        )
-
-
-def _averages(trainer: Any) -> bool:
-    """Whether weights are averaged; the optimizers of ranking models have no such field."""
-    return getattr(trainer.optimizer_config, "ema", None) is not None
-
-
-def _of_several(config: Any) -> Iterator[str]:
-    """Yields what differs when several tasks are trained, or several sets evaluated."""
-    trainer = config.trainer
-    yield "trainer.recovery_max_trials: has an effect; Model Garden has no recovery for several tasks or sets"
-    if trainer.validation_summary_subdir != "validation":
-        yield "trainer.validation_summary_subdir: has an effect; in Model Garden it is always validation"
-    if _averages(trainer):
-        yield (
-            "trainer.optimizer_config.ema: averages start from the weights, and evaluations use them; in Model Garden "
-            "they start from zero, and no evaluation uses them"
-        )
-    if isinstance(config, GardenMultiTask) and trainer.trainer_type == "interleaving":
-        yield "trainer.task_sampler: drawn with runtime.seed; in Model Garden the seed is always 0"
-        if trainer.task_sampler.type == "annealing":
-            yield (
-                "trainer.task_sampler.annealing: does not change after total_steps; in Model Garden it continues to "
-                "change, until rare tasks are the most frequent"
-            )

@@ -25,8 +25,6 @@ from official_trainer.engine import non_finite
 from official_trainer.engine.flops import of_train_step
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
 from official_trainer.errors import UserError
-from official_trainer.garden.sections import differences
-from official_trainer.garden.spec import garden_class
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.lock import own_folder, remove_abandoned
@@ -84,10 +82,8 @@ class _DryRun:
 
     def steps(self) -> list[tuple[str, Callable[[], str]]]:
         """Returns the steps in order."""
-        garden = [("Model Garden", self._garden)] if garden_class(self._job.config) else []
         return [
             ("config", self._config),
-            *garden,
             ("model_dir", self._model_dir),
             ("build", self._build),
             ("train", self._train),
@@ -103,9 +99,6 @@ class _DryRun:
         check_ready(self._job)
         warn(self._job)
         return f"{self._job.experiment}, mode {self._job.mode}"
-
-    def _garden(self) -> str:
-        return "\n".join(["what differs from a run there:", *(f"  {line}" for line in differences(self._job.config))])
 
     def _model_dir(self) -> str:
         folder = self._job.model_dir

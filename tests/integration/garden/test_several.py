@@ -6,7 +6,6 @@ from official.modeling import hyperparams
 
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError
-from official_trainer.garden.sections import differences
 from official_trainer.tasks import registry
 from tests.support.garden.configs import assert_same
 from tests.support.garden.two_heads import JOINT, NAMES, module, resolved
@@ -108,10 +107,3 @@ def test_what_is_no_experiment_is_refused(tmp_path):
         registry.get_config("no_experiment", tmp_path)
     with pytest.raises(ConfigError, match="does not register 'two_heads'; check whether the factory is inside an 'if'"):
         registry.get_config("two_heads", tmp_path)
-
-
-def test_what_differs_is_said_of_named_sets_too():
-    """T20: Model Garden's driver for these has no recovery either."""
-    said = list(differences(resolved("points_on_sets").config))
-    assert any("no recovery" in line for line in said)
-    assert not any("no recovery" in line for line in differences(resolved("points_alone").config))
