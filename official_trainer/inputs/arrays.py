@@ -14,10 +14,8 @@ from typing import Any
 from official_trainer.inputs import order
 from official_trainer.inputs.context import ArraysError, InputContext, leaves
 from official_trainer.lazy import tf
-from official_trainer.shown import shorten
 
 _BLOCK_STEPS = 128  # more steps to a block save nothing measurable and delay the first batch
-_MOST_TYPES = 3  # that a message shows
 
 
 def from_arrays(
@@ -66,27 +64,27 @@ def from_arrays(
     """
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan(params, context)
-    source = _Source(arrays, plan, held_out)
+    source = _Arrays(arrays, plan, held_out)
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
     context.example_at, context.numbers_at = source.example_at, source.indices
     return _endless(source, context, transform_fn) if plan.training else _one_pass(source, transform_fn)
 
 
-class _Source:
-    """Arrays as tensors, and the order in which they are read."""
+class _Arrays:
+    """The arrays as tensors, and the order in which they are read."""
 
     def __init__(self, arrays: Any, plan: order.BatchPlan, held_out: float | None) -> None:
-        found = list(leaves(arrays, "arrays"))
-        if not found:
+        named_arrays = list(leaves(arrays, "arrays"))
+        if not named_arrays:
             raise ArraysError(f"from_arrays() received no array for the {plan.use}")
-        for path, leaf in found:
+        for path, leaf in named_arrays:
             if not getattr(leaf, "shape", ()):
                 raise ArraysError(
                     f"from_arrays(): {path} is a {type(leaf).__name__}, not an array with a row for each example; "
                     "pass NumPy arrays in tuples and dicts, and np.asarray(…) for lists"
                 )
-        lengths = {path: int(leaf.shape[0]) for path, leaf in found}
+        lengths = {path: int(leaf.shape[0]) for path, leaf in named_arrays}
         if len(set(lengths.values())) > 1:
             sizes = ", ".join(f"{path} has {length}" for path, length in lengths.items())
             raise ArraysError(
@@ -105,7 +103,8 @@ class _Source:
                 if held_out is not None:
                     self.tensors = self.gather(self._rows)
             except (TypeError, ValueError) as error:
-                raise ArraysError(f"from_arrays(): {_unconverted(found) or error}") from error
+                fix = "fill in what is missing, as with .fillna(''), or convert it, as with .astype('float32')"
+                raise ArraysError(f"from_arrays(): no tensor holds these: {error}; {fix}") from error
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """Returns which examples are at rising `positions`, `[n]` int64."""
@@ -149,31 +148,7 @@ def _rows(count: int, held_out: float | None, plan: order.BatchPlan) -> Any:
     return np.sort(drawn[kept:] if plan.training else drawn[:kept])
 
 
-def _unconverted(arrays: list[tuple[str, Any]]) -> str:
-    """Returns which array holds what no tensor does, such as a missing text; empty if none is known to."""
-    import numpy as np
-
-    for path, leaf in arrays:
-        array = np.asarray(leaf)
-        first: dict[type, str] = {}
-        for row, values in enumerate(array if array.dtype == object else ()):
-            for value in np.ravel(values).tolist():
-                first.setdefault(type(value), f"{type(value).__name__} ({shorten(repr(value))}) in row {row}")
-        if first.keys() - {str, bytes}:
-            held = " and ".join([*first.values()][:_MOST_TYPES])
-            return (
-                f"{path} cannot become a tensor, because it holds objects of Python: {held}; fill in what is missing, "
-                "for example with .fillna(''), or convert it, with .astype('float32'); columns of text and of numbers "
-                "need an array each"
-            )
-        if array.dtype.kind in "mM":
-            return (
-                f"{path} cannot become a tensor, because it holds times ({array.dtype}); convert with .astype('int64')"
-            )
-    return ""
-
-
-def _endless(source: _Source, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
+def _endless(source: _Arrays, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
     plan = source.plan
     batches = tf.nest.map_structure(
         lambda tensor: tf.TensorSpec([plan.pipeline_batch_size, *tensor.shape[1:]], tensor.dtype), source.tensors
@@ -201,7 +176,7 @@ def _endless(source: _Source, context: InputContext, transform_fn: order.Transfo
     return dataset
 
 
-def _one_pass(source: _Source, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
+def _one_pass(source: _Arrays, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
     plan = source.plan
     plan.check_has_batch(source.num_examples, "from_arrays(): ")
 

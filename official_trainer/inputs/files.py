@@ -45,14 +45,6 @@ class RecordFile:
             raise found
         return records - self.skip
 
-    def size_bytes(self) -> int | None:
-        """Returns about how large this part is, without reading it; None if its storage is remote."""
-        if self.take == 0:
-            return 0
-        if is_url(self.path) or self.take > 0:
-            return None
-        return os.path.getsize(self.path)
-
 
 def find_files(input_path: str | Sequence[str], *, field: str = "input_path") -> list[RecordFile]:
     """Returns the files that match, sorted by path, each once.

@@ -19,7 +19,6 @@ from official_trainer.inputs.context import DataError, InputContext
 from official_trainer.inputs.files import RecordFile
 from official_trainer.inputs.random_access import ParseFn, parsed_by
 from official_trainer.lazy import tf
-from official_trainer.shown import first_few
 
 _logger = logging.getLogger(__name__)
 
@@ -127,7 +126,7 @@ class _Share:
         self.by: Literal["files", "examples", "nothing"] = "nothing"
         if plan.pipelines > 1 and params.sharding:
             self.by = "files" if len(files) >= plan.pipelines else "examples"
-        self.files = self._files_of(plan.pipeline)
+        self.files = files[plan.pipeline :: plan.pipelines] if self.by == "files" else files
         # Pipelines that all read everything should at least not read it in the same order.
         alone = plan.pipelines == 1 or self.by != "nothing"
         self.seed = plan.seed if alone else order.stream_seed(plan.seed, f"pipeline/{plan.pipeline}")
@@ -136,9 +135,6 @@ class _Share:
         """Returns the records of this share in one epoch."""
         records = sum(file.count() for file in self.files)
         return -(-(records - self.plan.pipeline) // self.plan.pipelines) if self.by == "examples" else records
-
-    def _files_of(self, pipeline: int) -> Sequence[RecordFile]:
-        return self.all_files[pipeline :: self.plan.pipelines] if self.by == "files" else self.all_files
 
     def counted(self, parse_fn: ParseFn) -> int | None:
         """Reads and parses the first record, so that a fault of all records is an error before training.
@@ -162,14 +158,14 @@ class _Share:
                 if explained is None:
                     raise
                 raise explained from error
-        if found == 0 and alone:
-            raise DataError(f"the {plan.use} hold no record: {_named(self.files)}")
-        if plan.training and not alone:
-            self._check_none_is_empty(found)
+        if found == 0 and (alone or plan.training):  # of several pipelines, the others would wait for this one
+            share = "" if alone else f" for input pipeline {plan.pipeline} of {plan.pipelines}"
+            fix = "" if alone else "; remove empty files, or use fewer workers"
+            raise DataError(f"the {plan.use} hold no record{share}: {_shown(self.files)}{fix}")
         if found < needed and needed > 1 and not plan.training:
             raise DataError(
                 f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder drops an "
-                f"incomplete batch; set drop_remainder: false. Files: {_named(self.files)}",
+                f"incomplete batch; set drop_remainder: false. Files: {_shown(self.files)}",
                 field="drop_remainder",
             )
         if self.by == "nothing" and not alone and plan.pipeline == 0:
@@ -198,26 +194,6 @@ class _Share:
             yield from (f"{place}: {reason}" for place, reason in _unparsed(file, parse_fn))
             if (damage := record_files.damage(file.path)) is not None:
                 yield str(damage)
-
-    def _check_none_is_empty(self, found: int) -> None:
-        """Refuses training data that leave a pipeline without records, in all pipelines: the others would wait.
-
-        Args:
-          found: 0 if this pipeline has no record; for the others, the sizes of files decide.
-        """
-        plan = self.plan
-        if self.by == "examples":
-            records = int(self._serialized(whole=True).take(plan.pipelines).reduce(0, lambda n, _: n + 1))
-            empty = list(range(records, plan.pipelines))
-        else:
-            empty = [p for p in range(plan.pipelines) if all(f.size_bytes() == 0 for f in self._files_of(p))]
-            empty = sorted({*empty, *([] if found else [plan.pipeline])})
-        if empty:
-            which = f"input pipeline {first_few([str(p) for p in empty])} of {plan.pipelines}"
-            raise DataError(
-                f"the {plan.use} hold no record for {which}: {_named(self._files_of(empty[0]))}; "
-                "remove empty files, or use fewer workers"
-            )
 
     def records(self, first: int, *, whole_epochs: bool = False) -> tf.data.Dataset:
         """Returns serialized records from this share's record number `first` on, counted over all epochs.
@@ -263,8 +239,8 @@ class _Share:
         buffer_size = self.params.shuffle_buffer_size
         return self._serialized(numbers).shuffle(buffer_size, seed=shuffle_seed, reshuffle_each_iteration=False)
 
-    def _serialized(self, numbers: tf.Tensor | None = None, *, whole: bool = False) -> tf.data.Dataset:
-        """Returns the serialized records of all files, or those with these numbers; `whole`: of all pipelines."""
+    def _serialized(self, numbers: tf.Tensor | None = None) -> tf.data.Dataset:
+        """Returns the serialized records of all files, or those with these numbers."""
         if numbers is None:
             numbers = tf.range(len(self.files), dtype=tf.int64)
         paths = tf.constant([file.path for file in self.files])
@@ -282,8 +258,7 @@ class _Share:
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        is_shared_out = self.by == "examples" and not whole
-        return records.shard(self.plan.pipelines, self.plan.pipeline) if is_shared_out else records
+        return records.shard(self.plan.pipelines, self.plan.pipeline) if self.by == "examples" else records
 
 
 def _unparsed(file: RecordFile, parse_fn: ParseFn) -> Iterator[tuple[str, str]]:
@@ -300,5 +275,5 @@ def _place(file: RecordFile, number: int) -> str:
     return f"{file.path}: record {file.skip + number}"
 
 
-def _named(files: Sequence[RecordFile]) -> str:
+def _shown(files: Sequence[RecordFile]) -> str:
     return files[0].path if len(files) == 1 else f"{len(files)} files, {files[0].path} to {files[-1].path}"
