@@ -18,8 +18,8 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.distributed import devices
-from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster, process_name
-from official_trainer.distributed.peers import wait_for
+from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster
+from official_trainer.distributed.peers import processes_of, wait_for
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import STATUS_FILE
 from official_trainer.lazy import tf
@@ -100,8 +100,8 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
         raise CoordinatorError(f"{asked}: the cluster of {cluster.source} has no {' and no '.join(missing)}")
     if cluster.role != CHIEF:
         raise CoordinatorError(f"{asked}: {cluster.name} cannot train; the chief does")
-    servers = _servers(cluster.addresses)
-    wait_for(servers, runtime.rendezvous_timeout_seconds)
+    servers = {role: cluster.addresses[role] for role in SERVING}
+    wait_for(processes_of(servers), runtime.rendezvous_timeout_seconds)
     strategy = tf.distribute.ParameterServerStrategy(cluster.resolver(_CONNECTED))
     if strategy.num_replicas_in_sync > 1:
         raise CoordinatorError(
@@ -124,12 +124,6 @@ def addresses_of(strategy: Any) -> Mapping[str, tuple[str, ...]]:
 def missing_roles(cluster: Cluster) -> list[str]:
     """Returns the roles that training under a coordinator needs and a cluster does not have."""
     return [role for role in _CONNECTED if not cluster.addresses.get(role)]
-
-
-def _servers(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    return {
-        process_name(role, index): address for role in SERVING for index, address in enumerate(addresses.get(role, ()))
-    }
 
 
 def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
@@ -182,30 +176,35 @@ class ChiefWatch:
         self._timeout_seconds = timeout_seconds
         self._before: tuple[bytes | None, bytes | None] | None = None
         self._has_come = False
-        self._alive_seconds: float | None = None
+        self._alive_seconds = 0.0
 
     def look(self, now: float) -> ExitCode | None:
         """Returns the exit code with which a server has to end at `now` (in seconds), or None while it is needed."""
         lock, status = _content(self._lock_path), _content(self._status_path)
-        if self._alive_seconds is None:
+        if self._before is None:
             self._alive_seconds = now
-        if self._before is not None and (lock, status) != self._before:
+        elif (lock, status) != self._before:
             self._has_come, self._alive_seconds = True, now
         self._before = lock, status
         silent_seconds = now - self._alive_seconds
-        if lock is not None and self._has_come and silent_seconds < LEASE_SECONDS:
-            return None
-        ended = None
-        if self._has_come and lock is None:
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # it has not ended, or left a damaged file
-                ended = json.loads(status or b"null")["exit_code"]
-        if isinstance(ended, int) and ended != ExitCode.RETRY:
+        if lock is not None:
+            patience_seconds = self._timeout_seconds + LEASE_SECONDS
+        elif self._has_come and (ended := _exit_code(status)) not in (None, ExitCode.RETRY):
             self.reason = f"the chief has ended with exit code {ended}"
             return ExitCode(ended) if ended in (ExitCode.DONE, ExitCode.PREEMPTED) else ExitCode.RETRY
-        if silent_seconds < self._timeout_seconds + (LEASE_SECONDS if lock is not None else 0):
+        else:
+            patience_seconds = self._timeout_seconds
+        if silent_seconds < patience_seconds:
             return None
         self.reason = f"the chief {'is gone' if self._has_come else 'did not come'} for {silent_seconds:.0f} seconds"
         return ExitCode.RETRY
+
+
+def _exit_code(status: bytes | None) -> int | None:
+    """Returns the exit code of a run by its status; None if it has not ended, or left a damaged file."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return int(json.loads(status or b"null")["exit_code"])
+    return None
 
 
 def _content(path: str) -> bytes | None:

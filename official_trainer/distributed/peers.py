@@ -77,6 +77,11 @@ def answers(address: str) -> bool:
         return False
 
 
+def processes_of(addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Returns `host:port` by the names of processes, such as `worker 1`, from those by role."""
+    return {process_name(role, index): address for role in addresses for index, address in enumerate(addresses[role])}
+
+
 def named(processes: Mapping[str, str]) -> str:
     """Returns processes with their addresses: `worker 0 (10.0.0.2:2222), ps 0 (10.0.0.3:2222)`."""
     return ", ".join(f"{name} ({address})" for name, address in processes.items())
@@ -92,28 +97,26 @@ def explain_loss(
       addresses: `host:port` of the processes that this one depends on, by role.
       connects: whether a process answers at an address.
     """
-    if isinstance(error, PeerLostError) or not is_loss(error):
+    classes = {cls.__name__ for cls in type(error).__mro__}
+    if isinstance(error, PeerLostError) or not classes & _LOSS_CLASSES:
         return None
-    processes = {(role, index): address for role, listed in addresses.items() for index, address in enumerate(listed)}
-    blamed = [(role, int(index)) for role, index in _DEVICE.findall(str(error)) if (role, int(index)) in processes]
-    silent = [process for process, address in processes.items() if not connects(address)]
+    processes = processes_of(addresses)
+    blamed = [
+        name for role, index in _DEVICE.findall(str(error)) if (name := process_name(role, int(index))) in processes
+    ]
+    silent = [name for name, address in processes.items() if not connects(address)]
     if not (blamed or silent):
         return PeerLostError(_LOST_TOUCH) if _BETWEEN_PROCESSES in str(error) else None
-    lost = [process for process in silent if process in blamed] or silent or blamed[-1:]
-    names = named({process_name(*process): processes[process] for process in lost})
+    lost = [name for name in silent if name in blamed] or silent or blamed[-1:]
+    names = named({name: processes[name] for name in lost})
     return PeerLostError(
         f"lost {names}: it has died, was restarted, or cannot be reached. Start what is missing and the same command "
         "continues from the last checkpoint"
     )
 
 
-def is_loss(error: BaseException) -> bool:
-    """Whether TensorFlow raises an error of this class when a process is lost, among other reasons."""
-    return bool(_LOSS_CLASSES & {cls.__name__ for cls in type(error).__mro__})
-
-
 _LOSS_CLASSES = frozenset({"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"})
-"""Names of the errors; this module does not import TensorFlow."""
+"""Names of the errors that TensorFlow raises then, among other reasons; this module does not import TensorFlow."""
 
 _BETWEEN_PROCESSES = "Collective ops is aborted by"
 """In TensorFlow's error about a process that has sent no heartbeat for a while; the error does not name the process."""

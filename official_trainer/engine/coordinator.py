@@ -22,10 +22,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from official_trainer.distributed.cluster import PS, WORKER, process_name
+from official_trainer.distributed.cluster import PS, WORKER
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.parameter_server import addresses_of
-from official_trainer.distributed.peers import PeerLostError, answers, explain_loss, named
+from official_trainer.distributed.peers import PeerLostError, answers, explain_loss, named, processes_of
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError
@@ -221,7 +221,7 @@ class Attendance:
 
     def __init__(self, addresses: Sequence[str]) -> None:
         """Takes `host:port` of the workers."""
-        self.workers = {process_name(WORKER, index): address for index, address in enumerate(addresses)}
+        self.workers = processes_of({WORKER: addresses})
         self._lost: set[str] = set()
         self._thread: RepeatingThread | None = None
 
