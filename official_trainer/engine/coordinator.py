@@ -32,7 +32,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.tasks import publish
 from official_trainer.tasks.random_streams import RandomStreams
-from official_trainer.threads import RepeatingThread, run_bounded
+from official_trainer.threads import RepeatingThread, has_ended, run_bounded
 
 _logger = logging.getLogger(__name__)
 
@@ -394,7 +394,7 @@ class AsyncWorkers:
         changed_seconds = looked_seconds = time.monotonic()
         before: list[int] = []
         has_stopped = has_warned = False
-        while not joining.wait(_POLL_SECONDS):
+        while not has_ended(joining, _POLL_SECONDS):
             now = time.monotonic()
             if self._process_group.stop.reason is not None and not has_stopped and self._closures is not None:
                 has_stopped = True
@@ -418,4 +418,4 @@ class AsyncWorkers:
                     f"{problem}, longer than runtime.rendezvous_timeout_seconds={self._patience_seconds:g}. "
                     "Start the missing workers, and the same command continues from the last checkpoint"
                 )
-        joining.raise_error()
+        joining.result()
