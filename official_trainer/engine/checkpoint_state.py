@@ -255,7 +255,7 @@ class CheckpointState:
     def non_finite_weights(self) -> list[str]:
         """Returns the names of trainable weights that hold a value that is not finite; none if that is not checked."""
         model = self._context.model
-        trainable = kerases.of(model).variables(model, trainable=True) if self._context.options.checks_finite else ()
+        trainable = kerases.of(model).variables(model, trainable=True) if self._context.options.measures_loss else ()
         floating = [weight for weight in trainable if weight.dtype.is_floating]
         # A sum of squares takes a third of the time; where it is not finite, it may only be too large.
         suspects = [weight for weight in floating if not tf.math.is_finite(tf.nn.l2_loss(weight))]

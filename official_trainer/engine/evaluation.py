@@ -92,7 +92,7 @@ class ValidationSet:
           ValueError: two metrics share a name.
         """
         name = self.name
-        compiled = self._context.options.keeps_model_metrics
+        compiled = self._context.options.as_fit
         of_model = kerases.of(self.model).metrics(self.model, compiled=compiled)
         self.metrics[:] = [*metrics_of(self.task, self.model, training=False), *of_model]
         self.is_built = True
@@ -164,7 +164,7 @@ class ValidationSet:
             contract.check_tensors(self.task, "validation_step", outputs)
             return outputs
 
-        if not self._context.options.skips_idle_replicas or self._context.strategy.num_replicas_in_sync == 1:
+        if self._context.options.as_fit or self._context.strategy.num_replicas_in_sync == 1:
             return evaluate()
         # The last batch may leave a replica without examples, and a mean over nothing is not a number.
         return {**compute_if_busy(num_examples, evaluate), _IS_BUSY: num_examples > 0}

@@ -36,22 +36,17 @@ class TrainerOptions:
     Attributes:
       eval_tasks: named validation sets, which are evaluated with the same weights.
       stop: asks the run to stop; None for one that never does.
-      measures_loss: whether steps add to `training_loss` and the loss trace.
-      checks_finite: whether losses and weights that are not finite end the run.
-      keeps_model_metrics: whether the model's metrics, with those of `compile`, go on from one summary to the next,
-        until the caller resets them.
-      divides_losses: whether a step takes Keras's losses as shares of replicas, as `fit` does; else they are whole.
-      skips_idle_replicas: whether a replica without examples skips an evaluation step; then the step must not
-        communicate with all replicas.
+      measures_loss: whether steps add to `training_loss` and the loss trace, and losses and weights that are not
+        finite end the run.
+      as_fit: whether steps do what those of Keras's `fit` do: losses are shares of replicas, else they are whole; the
+        model's metrics, with those of `compile`, go on from one summary to the next, until the caller resets them; and
+        no replica skips an evaluation step, because one without examples may communicate with all of them.
     """
 
     eval_tasks: Sequence[Part] = ()
     stop: StopRequest | None = None
     measures_loss: bool = True
-    checks_finite: bool = True
-    keeps_model_metrics: bool = False
-    divides_losses: bool = False
-    skips_idle_replicas: bool = True
+    as_fit: bool = False
 
 
 class StepContext:
@@ -132,7 +127,7 @@ class StepContext:
 
     def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context for steps in which losses of Keras are those of a replica, unless a step divides them."""
-        return contextlib.nullcontext() if self.options.divides_losses else kerases.of(self.model).whole_losses()
+        return contextlib.nullcontext() if self.options.as_fit else kerases.of(self.model).whole_losses()
 
     @property
     def model_variables(self) -> list[tf.Variable]:

@@ -74,7 +74,7 @@ class TrainStep:
         """
         self._context, self.accumulator, self.compiles_windows = context, accumulator, compiles_windows
         self.loss = Mean("training_loss")
-        kept = context.options.keeps_model_metrics
+        kept = context.options.as_fit
         of_model = kerases.of(context.model).metrics(context.model, compiled=kept)
         self.metrics: list[Any] = [*metrics_of(context.task, context.model, training=True), *of_model] if trains else []
         self._kept = of_model if kept else []
@@ -346,7 +346,7 @@ class WindowRunner:
 
         0 if the trainer does not check that.
         """
-        if not self._context.options.checks_finite:
+        if not self._context.options.measures_loss:
             return 0.0
         return float(self.step.loss.result()) if self.process_group.is_alone else self._mean_loss
 

@@ -137,7 +137,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             dataset = train_dataset if train else validation_dataset
             name = "train_data" if train else "validation_data"
             builder = _builder(config, task, getattr(config.task, name, None), f"task.{name}", trains=train)
-            compiled = options is not None and options.keeps_model_metrics
+            compiled = options is not None and options.as_fit
             data = builder if dataset is None else GivenData(dataset, name)
             build_all_layers(model, task, optimizer if train else None, data, compiled=compiled)
         self.context = context = StepContext(config, task, model, optimizer, options, self._coordinator)

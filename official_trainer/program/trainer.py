@@ -188,14 +188,7 @@ class ProgramTrainer(Trainer):
 
     def __init__(self, *args: Any, keeps_record: bool) -> None:
         """Takes the config, a `ProgramTask`, the model and the optimizer; and whether there is a run directory."""
-        options = TrainerOptions(
-            measures_loss=keeps_record,
-            checks_finite=keeps_record,
-            divides_losses=True,
-            keeps_model_metrics=True,  # callbacks look at them at the end of an epoch, and users after `fit`
-            # Keras's steps accept a batch without examples; without skipping they may communicate with all replicas.
-            skips_idle_replicas=False,
-        )
+        options = TrainerOptions(measures_loss=keeps_record, as_fit=True)
         super().__init__(*args, options=options)  # type: ignore[misc]
         self.keeps_record = keeps_record
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
