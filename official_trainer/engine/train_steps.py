@@ -156,8 +156,7 @@ class TrainStep:
     def run(self, inputs: Any) -> None:
         """Trains on a batch of all replicas; called in cross-replica context, traced."""
         context = self._context
-        of_trace = context.traces.of_traced("train", context.task.train_step, inputs)
-        with of_trace, context.changed_state.of_traced():
+        with context.changed_state.of_traced():
             if context.dispatches:
                 publish.deliver(self._dispatched(inputs))
             else:
@@ -389,13 +388,14 @@ class WindowRunner:
             with during(lambda: f"training at step {context.step + 1}", task=context.task):
                 iterator = data.iterator()
                 with data.reading(), during(batch=lambda: batch_signature(iterator)):
-                    yield self._loop_over(iterator, publishes), iterator, tf.constant(goal - step, tf.int32)
+                    try:
+                        yield self._loop_over(iterator, publishes), iterator, tf.constant(goal - step, tf.int32)
+                    except BaseException:
+                        if isinstance(iterator, windows.Blocks):  # only global_step knows how many steps were done
+                            data.reset()
+                        raise
         except (StopIteration, tf.errors.OutOfRangeError):
             self._has_data_ended = not data.handle_end()
-        except BaseException:
-            if isinstance(iterator, windows.Blocks):  # how many steps of the block are done, only global_step knows
-                data.reset()
-            raise
         else:
             reached = context.step  # everything is timed by it
             if reached != goal:
