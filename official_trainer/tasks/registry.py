@@ -330,7 +330,7 @@ def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[st
     fix = "`official-trainer list --import={}` lists them"
     files = [file for file in index.computed if file.module not in sys.modules]
     computed = [Problem("it computes names", fix=fix.format(file.module), origin=file.origin) for file in files]
-    return experiments, [*index.unread, *twice, *computed, *index.problems]
+    return experiments, [*index.problems, *twice, *computed]
 
 
 def _of_factory(name: str, factory: Factory) -> Experiment:
@@ -340,12 +340,12 @@ def _of_factory(name: str, factory: Factory) -> Experiment:
 
 
 def _by_name(experiments: Iterable[Experiment]) -> tuple[dict[str, Experiment], list[Problem]]:
-    """Returns experiments by name, and those names that two places have."""
+    """Returns experiments by name, and those names that two files have."""
     index: dict[str, Experiment] = {}
     problems: list[Problem] = []
     for experiment in experiments:
         first = index.setdefault(experiment.name, experiment)
-        if (os.path.realpath(first.path), first.line) != (os.path.realpath(experiment.path), experiment.line):
+        if os.path.realpath(first.path) != os.path.realpath(experiment.path):
             problems.append(sources.registered_twice(f"experiment '{first.name}'", first.origin, experiment.origin))
     return index, problems
 
@@ -355,7 +355,7 @@ class _Index(Scanned):
 
     Attributes:
       modules: what to import for the experiments of each package that is none of the workspace's own.
-      problems: what is wrong with the modules that `pyproject.toml` and entry points name.
+      problems: why experiments of files, or of modules that `pyproject.toml` and entry points name, are missing.
     """
 
     def __init__(self, workspace: Path | None, imports: Iterable[str]) -> None:
@@ -373,17 +373,14 @@ class _Index(Scanned):
             if module.package not in self.modules:
                 self.add(scanned)
             self.modules.setdefault(module.package, []).append(module)
+        for file in self.broken:
+            self.problems.append(Problem(f"its experiments are not listed: {file.summary}", origin=file.origin))
 
-    @property
-    def unread(self) -> list[Problem]:
-        """Why experiments of files are not known."""
-        return [Problem(f"its experiments are not listed: {file.summary}", origin=file.origin) for file in self.broken]
-
-    def load(self, experiment: Experiment, workspace: Path | None) -> None:
+    def load(self, experiment: Experiment) -> None:
         """Imports the module of an experiment, after those that name its package: they may register Tasks, too."""
         package = experiment.module.partition(".")[0]
         for module in [*self.modules.get(package, ()), NamedModule(experiment.module, experiment.origin)]:
-            sources.load(module, workspace)
+            sources.load(module)
 
 
 def _imported() -> dict[str, Factory]:
@@ -422,24 +419,19 @@ def get_config(name: str, workspace: Path | None = None, imports: Sequence[str] 
         enter(workspace)
     _load_given(workspace, imports)
     index = _Index(workspace, imports)
-    in_source, problems = _by_name(experiment for experiment in index.found if experiment.name == name)
-    origins = [experiment.origin for experiment in in_source.values()]
-    files = {os.path.realpath(experiment.path) for experiment in in_source.values()}
-    imported, theirs = _imported().get(name), garden_index.entries().get(name)
-    if imported is not None and os.path.realpath(sources.place_of(imported).name) not in files:
-        origins.append(sources.place_of(imported))
-    if theirs is not None and os.path.realpath(theirs.path) not in files:
-        origins.append(theirs.origin)
-    if problems or len(origins) > 1:
-        raise ConfigError(problems or [sources.registered_twice(f"experiment '{name}'", origins[0], origins[-1])])
-    if not origins:
-        imported = _computed(name, index, workspace)
-    if not origins and imported is None:
-        raise UnknownExperimentError([_unknown(name, index, workspace)])
-    for problem in index.problems if origins else ():
+    in_source = [experiment for experiment in index.found if experiment.name == name]
+    imported, of_garden = _imported().get(name), garden_index.entries().get(name)
+    others = [experiment for experiment in (imported and _of_factory(name, imported), of_garden) if experiment]
+    if twice := _by_name([*in_source, *others])[1]:
+        raise ConfigError(twice)
+    if not in_source and not others:
+        if (factory := _computed(name, index)) is None:
+            raise UnknownExperimentError([_unknown(name, index, workspace)])
+        return _call(name, factory)
+    for problem in index.problems:
         _logger.warning("%s", problem.message)
     if in_source:
-        return _from_source(in_source[name], index, workspace)
+        return _from_source(in_source[0], index)
     return garden_index.experiment(name) if imported is None else _call(name, imported)
 
 
@@ -447,10 +439,10 @@ def _load_given(workspace: Path | None, imports: Sequence[str]) -> None:
     """Imports the modules that `--import` names."""
     for module in sources.given(imports):
         enter(workspace)
-        sources.load(module, workspace)
+        sources.load(module)
 
 
-def _computed(name: str, index: _Index, workspace: Path | None) -> Factory | None:
+def _computed(name: str, index: _Index) -> Factory | None:
     """Imports the modules that compute names; returns the factory that one registers under the name.
 
     Raises:
@@ -460,7 +452,7 @@ def _computed(name: str, index: _Index, workspace: Path | None) -> Factory | Non
     has_name = [file for file in index.broken if quoted.search(file.path.read_text("utf-8", "replace"))]
     for module in [*has_name, *index.computed]:
         try:
-            index.load(module, workspace)
+            index.load(module)
         except ConfigError as error:
             if module in has_name or any(f"experiment '{name}' is" in problem.what for problem in error.problems):
                 raise
@@ -468,11 +460,11 @@ def _computed(name: str, index: _Index, workspace: Path | None) -> Factory | Non
     return _imported().get(name)
 
 
-def _from_source(experiment: Experiment, index: _Index, workspace: Path | None) -> ExperimentConfig:
+def _from_source(experiment: Experiment, index: _Index) -> ExperimentConfig:
     """Imports what registers an experiment, and calls its factory."""
     if _IMPORTS_GARDEN.search(experiment.path.read_bytes()):
         load("tensorflow")  # before any other import of it, so that it comes without Keras 3
-    index.load(experiment, workspace)
+    index.load(experiment)
     factory = _imported().get(experiment.name)
     if factory is None:
         what = f"importing it does not register '{experiment.name}'"
@@ -507,7 +499,7 @@ def _unknown(name: str, index: _Index, workspace: Path | None) -> Problem:
     names = list(dict.fromkeys([*(experiment.name for experiment in index.found), *_imported()]))
     near = nearest(name, [*names, *garden_index.entries()])
     what = f"unknown experiment '{name}'"
-    reasons = [problem.message for problem in [*index.unread, *index.problems]]
+    reasons = [problem.message for problem in index.problems]
     if not names:
         empty = f"'{FOLDER}' registers no experiment"
         if workspace is None:

@@ -182,7 +182,7 @@ def _near(name: str, folders: Iterable[str]) -> str:
 # Importing one.
 
 
-def load(module: NamedModule, workspace: Path | None = None) -> None:
+def load(module: NamedModule) -> None:
     """Imports a module for the experiments that it registers. What it prints goes to standard error.
 
     Raises:
@@ -199,7 +199,7 @@ def load(module: NamedModule, workspace: Path | None = None) -> None:
 
         missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
         package = sys.modules.get(missing.rpartition(".")[0])
-        folders = getattr(package, "__path__", []) if "." in missing else _folders(workspace)
+        folders = getattr(package, "__path__", []) if "." in missing else _folders(None)
         if missing and f"{module.name}.".startswith(f"{missing}."):
             raise ConfigError([_not_there(module, missing, [*folders])]) from error
         what = f"{module.name} cannot be imported (named by {module.named_by.brief})"

@@ -300,7 +300,7 @@ def test_names_are_offered_and_must_be_one(capsys, monkeypatch):
     """T14: the nearest of their names too; one that both have is refused."""
     _, _, err = said(capsys, "show", "resnet_imagnet")
     assert "did you mean 'resnet_imagenet'?" in err
-    entry = index.entries()["resnet_imagenet"]
+    entry = dataclasses.replace(index.entries()["resnet_imagenet"], name="twice")
     monkeypatch.setattr(index, "entries", lambda: {"twice": entry})
     monkeypatch.setattr(registry, "_factories", {})
     registry.register_config_factory("twice")(configuration.ExperimentConfig)
