@@ -98,9 +98,9 @@ def checked_cluster(addresses: Mapping[str, Sequence[str]], role: str, index: in
     Raises:
       ClusterError: it is not possible.
     """
-    found = {name: tuple(addresses[name]) for name in ROLES if addresses.get(name)}
+    listed = {name: tuple(addresses[name]) for name in ROLES if addresses.get(name)}
     seen: dict[str, str] = {}
-    for name, number, address in ((n, i, a) for n in found for i, a in enumerate(found[n])):
+    for name, number, address in ((n, i, a) for n in listed for i, a in enumerate(listed[n])):
         _check_address(address, f"{source}: {name}[{number}]")
         if address in seen:
             raise ClusterError(
@@ -109,42 +109,42 @@ def checked_cluster(addresses: Mapping[str, Sequence[str]], role: str, index: in
             )
         seen[address] = process_name(name, number)
     what = ""
-    if len(chiefs := found.get(CHIEF, ())) > 1:
+    if len(chiefs := listed.get(CHIEF, ())) > 1:
         what = f"there are {len(chiefs)} chiefs: {', '.join(chiefs)}; keep one, the others are workers"
-    elif PS in found and not chiefs:
+    elif PS in listed and not chiefs:
         what = "there are parameter servers (ps), but no chief that coordinates them; add one to the cluster"
-    elif PS in found and WORKER not in found:
+    elif PS in listed and WORKER not in listed:
         what = "there are parameter servers (ps), but no workers that compute; add at least one"
     if what:
         raise ClusterError(f"{source}: {what}")
-    count = len(found.get(role, ()))
+    count = len(listed.get(role, ()))
     if role == EVALUATOR and not count:
         count = 1  # TFJob does not list it with the processes that train
     if index >= count:
         there = f"0 to {count - 1}" if count > 1 else "0 only" if count else f"no {role}"
         raise ClusterError(
             f"{source}: the index of this {role} is {index}, but there is {there}; "
-            f"expected one of the processes in {', '.join(found) or 'the cluster'}"
+            f"expected one of the processes in {', '.join(listed) or 'the cluster'}"
         )
-    return Cluster(addresses=found, role=role, index=index, source=source)
+    return Cluster(addresses=listed, role=role, index=index, source=source)
 
 
-def _check_address(address: object, place: str) -> None:
+def _check_address(address: object, path: str) -> None:
     expected = "expected host:port, such as 10.0.0.1:2222 or [fd00::1]:2222"
     if not isinstance(address, str):
-        raise ClusterError(f"{place} is {shorten(json.dumps(address))}; {expected}")
+        raise ClusterError(f"{path} is {shorten(json.dumps(address))}; {expected}")
     host, colon, port = address.rpartition(":")
     if not colon or not host or (":" in host and not re.fullmatch(r"\[[\w:.%]+\]", host)):
-        raise ClusterError(f"{place} is {address!r}, which has no port; {expected}")
+        raise ClusterError(f"{path} is {address!r}, which has no port; {expected}")
     if re.search(r"[\s/,]", host):
-        raise ClusterError(f"{place} is {address!r}, of which {host!r} is no host name; {expected}")
+        raise ClusterError(f"{path} is {address!r}, of which {host!r} is no host name; {expected}")
     if not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
-        raise ClusterError(f"{place} is {address!r}, of which {port!r} is no port from 1 to 65535; {expected}")
+        raise ClusterError(f"{path} is {address!r}, of which {port!r} is no port from 1 to 65535; {expected}")
 
 
-def check_role(role: object, place: str) -> str:
+def check_role(role: object, path: str) -> str:
     """Returns a role, or raises an error that names `place`."""
     if role in ROLES:
         return str(role)
     hint = did_you_mean(CHIEF if role == "master" else str(role), ROLES)
-    raise ClusterError(f"{place} is {shorten(json.dumps(role))}; expected one of {', '.join(ROLES)}{hint}")
+    raise ClusterError(f"{path} is {shorten(json.dumps(role))}; expected one of {', '.join(ROLES)}{hint}")

@@ -36,26 +36,26 @@ def cluster_env(environ: Mapping[str, str], runtime: Any = None) -> Cluster | No
     Raises:
       ClusterError: a value is malformed, or the environment and the config differ.
     """
-    found = _tf_config(environ)
+    cluster = _tf_config(environ)
     configured = None
     if runtime is not None and runtime.worker_hosts is not None and runtime.task_index is not None:
         hosts = [host.strip() for host in runtime.worker_hosts.split(",")]
         configured = checked_cluster({WORKER: hosts}, WORKER, runtime.task_index, "runtime.worker_hosts")
-    if found is not None and found.role == EVALUATOR:
-        return found
-    if found is not None and configured is not None and found.tf_config() != configured.tf_config():
+    if cluster is not None and cluster.role == EVALUATOR:
+        return cluster
+    if cluster is not None and configured is not None and cluster.tf_config() != configured.tf_config():
         raise ClusterError(
-            f"{found.source} and runtime.worker_hosts differ: by {found.source} this is {_place(found)}, "
-            f"by runtime.worker_hosts and runtime.task_index {_place(configured)}; "
+            f"{cluster.source} and runtime.worker_hosts differ: by {cluster.source} this is {_in_words(cluster)}, "
+            f"by runtime.worker_hosts and runtime.task_index {_in_words(configured)}; "
             "remove the two fields: the environment is enough"
         )
-    found = found or configured
-    if found is None or sum(len(found.addresses[role]) for role in found.addresses if role != EVALUATOR) == 1:
+    cluster = cluster or configured
+    if cluster is None or sum(len(cluster.addresses[role]) for role in cluster.addresses if role != EVALUATOR) == 1:
         return None
-    return found
+    return cluster
 
 
-def _place(cluster: Cluster) -> str:
+def _in_words(cluster: Cluster) -> str:
     """Returns a process and its cluster for messages."""
     addresses = [address for role in cluster.addresses for address in cluster.addresses[role]]
     return f"{cluster.name} of {shorten(','.join(addresses))}"

@@ -84,8 +84,8 @@ class _Workers(Peers):
         if longest > words * 4:  # all processes compute the same length, and repeat with a buffer for it
             words = 1 << (-(-longest // 4) - 1).bit_length()
             rows = self._gather(padded, words)
-        found = [row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows]
-        return [messages.decode(data, sender) for data, sender in zip(found, self._names, strict=True)]
+        contents = [row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows]
+        return [messages.decode(data, sender) for data, sender in zip(contents, self._names, strict=True)]
 
     def _gather(self, data: bytes, words: int) -> list[bytes]:
         size = words * 4

@@ -117,12 +117,12 @@ def described(strategy: tf.distribute.Strategy) -> str:
     """Returns what a strategy runs on, in words: `1 CPU`, `8 GPUs, mirrored`, `4 GPUs of 2 workers, mirrored`."""
     replicas, workers = strategy.num_replicas_in_sync, multi_worker.peers_of(strategy).count
     devices = strategy.extended.worker_devices if replicas > 1 else _devices()[:1]
-    kind = " and ".join(sorted({tf.DeviceSpec.from_string(device).device_type for device in devices}))
+    types = " and ".join(sorted({tf.DeviceSpec.from_string(device).device_type for device in devices}))
     if replicas == 1:
-        return f"1 {kind}"
+        return f"1 {types}"
     where = f" of {workers} workers" if workers > 1 else ""
     is_mirrored = not isinstance(strategy, tf.distribute.TPUStrategy)
-    return f"{replicas} {kind}s{where}{', mirrored' if is_mirrored else ''}"
+    return f"{replicas} {types}s{where}{', mirrored' if is_mirrored else ''}"
 
 
 def needs_xla(strategy: tf.distribute.Strategy, is_enabled: bool) -> bool:

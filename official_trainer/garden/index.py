@@ -46,25 +46,25 @@ def entries() -> Mapping[str, Experiment]:
     try:
         return {row["name"]: Experiment(**row | {"path": Path(row["path"])}) for row in cached.read()["entries"]}
     except (KeyError, TypeError):
-        found = dict(sorted((each.name, each) for each in scan(root, PACKAGE).found))
-    cached.write({"entries": [dataclasses.asdict(each) | {"path": str(each.path)} for each in found.values()]})
-    return found
+        by_name = dict(sorted((entry.name, entry) for entry in scan(root, PACKAGE).found))
+    cached.write({"entries": [dataclasses.asdict(entry) | {"path": str(entry.path)} for entry in by_name.values()]})
+    return by_name
 
 
 def package_dir() -> Path | None:
     """Returns the folder of the package `official` without importing it, or None if it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(places[0]) if places and (Path(places[0]) / "core" / "exp_factory.py").is_file() else None
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(folders[0]) if folders and (Path(folders[0]) / "core" / "exp_factory.py").is_file() else None
 
 
 def release() -> str:
     """Returns the installed release, or `a checkout` if no package manager has installed it."""
-    place = package_dir()
-    assert place is not None, "Model Garden is not installed"
+    package = package_dir()
+    assert package is not None, "Model Garden is not installed"
     # Not by `importlib.metadata`: importing it takes as long as all the rest of `show`.
-    found = [folder.stem.split("-")[1] for folder in place.parent.glob("tf_models_*.dist-info")]
-    return found[0] if found else CHECKOUT
+    releases = [folder.stem.split("-")[1] for folder in package.parent.glob("tf_models_*.dist-info")]
+    return releases[0] if releases else CHECKOUT
 
 
 CHECKOUT = "a checkout"
@@ -74,8 +74,8 @@ class Cache(CacheFile):
     """A file with what was read from an installed release. For a checkout, which may change, nothing is cached."""
 
     def __init__(self, name: str) -> None:
-        version, place = release(), hashlib.sha256(str(package_dir()).encode()).hexdigest()[:8]
-        names = () if version == CHECKOUT else ("garden", f"{version}-{FORMAT}-{place}", name)
+        version, digest = release(), hashlib.sha256(str(package_dir()).encode()).hexdigest()[:8]
+        names = () if version == CHECKOUT else ("garden", f"{version}-{FORMAT}-{digest}", name)
         super().__init__(*names)
 
 
@@ -99,8 +99,8 @@ def description(name: str) -> Mapping[str, Any]:
       ConfigError: the installed release cannot import it, or its factory fails.
     """
     cached = Cache(f"experiment {name}")
-    if found := cached.read():
-        return found
+    if described := cached.read():
+        return described
     entry = entries()[name]
     if "tensorflow" not in sys.modules:
         _logger.info("reading %s from Model Garden for the first time; this takes several seconds", name)
@@ -109,14 +109,14 @@ def description(name: str) -> Mapping[str, Any]:
         import_module(entry.module)
         from official.core import exp_factory
 
-        found = describe(exp_factory.get_exp_config(name))
+        described = describe(exp_factory.get_exp_config(name))
     except Exception as error:
         Cache(_FAILURES).write({**failures(), name: _failure(error)})
         raise ConfigError([cannot_load(f"'{name}'", error, entry.origin)]) from error
-    cached.write(found)
+    cached.write(described)
     if name in (failed := failures()):  # with another release of this package, or without a package that is here now
         Cache(_FAILURES).write({key: why for key, why in failed.items() if key != name})
-    return found
+    return described
 
 
 def cannot_load(what: str, error: Exception, origin: Origin | None = None) -> Problem:
@@ -135,21 +135,25 @@ def is_described(name: str) -> bool:
 
 def imported() -> dict[str, Callable[[], Any]]:
     """Returns the factories that imported modules have registered with Model Garden by name, without its own."""
-    found = _registered()
-    return {name: each for name, each in found.items() if not function_of(each).__module__.startswith(f"{PACKAGE}.")}
+    factories = _registered()
+    return {
+        name: factory
+        for name, factory in factories.items()
+        if not function_of(factory).__module__.startswith(f"{PACKAGE}.")
+    }
 
 
 def _registered() -> dict[str, Callable[[], Any]]:
     exp_factory = sys.modules.get("official.core.exp_factory")
     waiting = list(exp_factory._REGISTERED_CONFIGS.items()) if exp_factory is not None else []
-    found = {}
+    factories = {}
     while waiting:
         name, factory = waiting.pop()
         if isinstance(factory, dict):  # the experiments whose names begin with `name/`
-            waiting += [(f"{name}/{rest}", each) for rest, each in factory.items()]
+            waiting += [(f"{name}/{rest}", inner) for rest, inner in factory.items()]
         else:
-            found[name] = factory
-    return found
+            factories[name] = factory
+    return factories
 
 
 def function_of(factory: Any) -> Any:

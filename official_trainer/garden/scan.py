@@ -112,16 +112,17 @@ def _said(source: bytes) -> list[tuple[str, int, str]]:
     for node in nodes:  # `register_config_factory("name")(factory)`
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name) and node.args[0].id in named:
             factories.setdefault(node.func, named[node.args[0].id])
-    found = [_row(each.name, each) for decorator, each in factories.items() if _is_ours(decorator)]  # without a call
+    without_call = [function for decorator, function in factories.items() if _is_ours(decorator)]
+    experiments = [_row(function.name, function) for function in without_call]
     computed = 0
     for node in nodes:
         if isinstance(node, ast.Call) and _is_ours(node.func):
             name = next(iter([*node.args, *(word.value for word in node.keywords)]), None)
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                found.append(_row(name.value, factories.get(node, node)))
+                experiments.append(_row(name.value, factories.get(node, node)))
             else:
                 computed = computed or node.lineno
-    return [*found, *([("", computed, "")] if computed else [])]
+    return [*experiments, *([("", computed, "")] if computed else [])]
 
 
 def _row(name: str, factory: ast.FunctionDef | ast.Call) -> tuple[str, int, str]:

@@ -23,8 +23,8 @@ def export_module(task: Any, model: Any) -> Any:
     for cls in type(task).__mro__:
         key = f"{cls.__module__}:{cls.__qualname__}"
         if key in _MODULES:
-            make, place = _MODULES[key]
-            module, _, name = place.partition(":")
+            make, path = _MODULES[key]
+            module, _, name = path.partition(":")
             return make(getattr(importlib.import_module(f"official.{module}"), name), task, model)
         if key in _WITHOUT:
             break
@@ -38,8 +38,8 @@ def signatures(module: Any) -> Mapping[str, Any]:
         keys = _CLIPS
     if hasattr(module, "serve_text"):
         keys = _TEXTS
-    found: Mapping[str, Any] = module.get_inference_signatures(dict(keys))
-    return found
+    signatures: Mapping[str, Any] = module.get_inference_signatures(dict(keys))
+    return signatures
 
 
 def resources(module: Any) -> list[Any]:

@@ -85,8 +85,8 @@ class SourceInUse:
 
     def facts(self) -> dict[str, Any]:
         """Returns what says that the data is the same, for a checkpoint."""
-        found = {"examples": self.examples, "fingerprint": self.fingerprint(), "order": self.order}
-        return {name: value for name, value in found.items() if value != ""}
+        facts = {"examples": self.examples, "fingerprint": self.fingerprint(), "order": self.order}
+        return {name: value for name, value in facts.items() if value != ""}
 
 
 class InputContext:
@@ -189,7 +189,7 @@ class InputContext:
 
     def at(self, start_step: int) -> InputContext:
         """Returns the context of another pipeline at the same place of the job, for plain batches from a step on."""
-        context = InputContext(start_step=start_step, seed=self.seed, **_place_of(self))
+        context = InputContext(start_step=start_step, seed=self.seed, **_position_in_job(self))
         context.sources = self.sources
         return context
 
@@ -198,7 +198,7 @@ class InputContext:
         """Returns `input_context` itself, or one with the values of TensorFlow's; None means a job of one pipeline."""
         if isinstance(input_context, cls):
             return input_context
-        return cls() if input_context is None else cls(**_place_of(input_context))
+        return cls() if input_context is None else cls(**_position_in_job(input_context))
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
         """Returns how many examples of a global batch one replica processes.
@@ -274,7 +274,7 @@ class InputContext:
         return None if callable(self._examples_per_epoch) else self._examples_per_epoch
 
 
-def _place_of(context: Any) -> dict[str, Any]:
+def _position_in_job(context: Any) -> dict[str, Any]:
     return {n: getattr(context, n) for n in ("num_input_pipelines", "input_pipeline_id", "num_replicas_in_sync")}
 
 
@@ -320,19 +320,19 @@ def check_element_structure(dataset: Any, where: str) -> None:
     Raises:
       BatchesError: it yields something else.
     """
-    place = where if "build_inputs" in where else f"{where}: Task.build_inputs"
+    caller = where if "build_inputs" in where else f"{where}: Task.build_inputs"
     if not hasattr(dataset, "element_spec"):
         got = "nothing; is a `return` missing?" if dataset is None else type(dataset).__name__
-        raise BatchesError(f"{place} must return a tf.data.Dataset of batches, but it returned {got}")
+        raise BatchesError(f"{caller} must return a tf.data.Dataset of batches, but it returned {got}")
     batch_sizes: dict[str, int] = {}
     for path, spec in leaves(dataset.element_spec, "element"):
         shape: Any = getattr(spec, "shape", None)
         if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
             if type(spec).__name__ != "NoneTensorSpec":  # an empty place, as in (features, None); no public name
-                raise BatchesError(f"{place} must yield nests of tensors, but {path} is a {type(spec).__name__}")
+                raise BatchesError(f"{caller} must yield nests of tensors, but {path} is a {type(spec).__name__}")
         elif shape.rank == 0:
             raise BatchesError(
-                f"{place} must yield batches, but {path} is a single {spec.dtype.name} without a batch dimension. "
+                f"{caller} must yield batches, but {path} is a single {spec.dtype.name} without a batch dimension. "
                 "Batch the dataset, for example with .batch(input_context.get_per_replica_batch_size(…))"
             )
         elif shape.rank is not None and shape[0] is not None:
@@ -342,8 +342,8 @@ def check_element_structure(dataset: Any, where: str) -> None:
     if any(size % least if least > 1 else size != least for size in batch_sizes.values()):
         sizes = ", ".join(f"{path} has {size}" for path, size in batch_sizes.items())
         raise BatchesError(
-            f"{place} must yield tensors with one common batch size, or with the same number of rows for each example, "
-            f"but {sizes}"
+            f"{caller} must yield tensors with one common batch size, or with the same number of rows for each "
+            f"example, but {sizes}"
         )
 
 

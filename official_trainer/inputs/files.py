@@ -40,9 +40,9 @@ class RecordFile:
         last = collections.deque(enumerate(_ends(self.path), 1), maxlen=1)
         records, end = last[0] if last else (0, 0)
         if end != size_bytes(self.path):
-            found = damage(self.path)
-            assert found is not None, f"TensorFlow reads {self.path} to its end, our count does not"
-            raise found
+            problem = damage(self.path)
+            assert problem is not None, f"TensorFlow reads {self.path} to its end, our count does not"
+            raise problem
         return records - self.skip
 
 
@@ -92,8 +92,8 @@ def explain(
       section: path of the data section in the configuration, for the message; empty if it is in none.
       find_record: returns the record that `parse_fn` cannot parse, if that is known.
     """
-    found = _explained(error, files, find_record)
-    return type(found)(f"{section}: {found}") if found is not None and section else found
+    problem = _explained(error, files, find_record)
+    return type(problem)(f"{section}: {problem}") if problem is not None and section else problem
 
 
 def _explained(error: Exception, files: Sequence[RecordFile], find_record: Callable[[], str]) -> DataError | None:
@@ -105,7 +105,7 @@ def _explained(error: Exception, files: Sequence[RecordFile], find_record: Calla
                 return DataError("\n  ".join(filter(None, [what, record])))
         return None
     if isinstance(error, tf.errors.DataLossError):
-        return next((found for file in files if (found := damage(file.path))), None)
+        return next((loss for file in files if (loss := damage(file.path))), None)
     if isinstance(error, tf.errors.NotFoundError | tf.errors.PermissionDeniedError | tf.errors.FailedPreconditionError):
         for file in files:
             problem = _open_problem(file.path)
@@ -120,11 +120,11 @@ def damage(path: str) -> DataError | None:
     try:
         records.reduce(tf.constant(0, tf.int64), lambda total, _: total + 1)
     except tf.errors.DataLossError as error:
-        found = re.search(r"(corrupted|truncated) record at (\d+)", str(error))
-        kind, offset = (found[1], int(found[2])) if found else ("damaged", 0)
+        match = re.search(r"(corrupted|truncated) record at (\d+)", str(error))
+        state, offset = (match[1], int(match[2])) if match else ("damaged", 0)
         hint = "all records before it are whole" if offset else "this may not be a TFRecord file at all"
         number = sum(end <= offset for end in _ends(path))
-        which = f"{kind} record at offset {offset}, record {number}"
+        which = f"{state} record at offset {offset}, record {number}"
         return DataError(f"{path}: {which}; {hint}. Write or copy the file again")
     except tf.errors.OpError as error:
         return DataError(f"cannot read {path}: {first_line(error)}")

@@ -28,22 +28,22 @@ class GroupedOrder:
         self._window, self._seed = window, seed
         self.num_examples = int(self._sizes.sum())
         self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)  # two meet where one ends
-        self._places = functools.lru_cache(maxsize=4)(self._make_places)
+        self._window_of = functools.lru_cache(maxsize=4)(self._make_window)
 
     def indices(self, positions: Any) -> Any:
         """Returns which example is at each of the rising positions, `[n]` int64, counted over all epochs."""
         import numpy as np
 
-        found: list[Any] = []
+        indices: list[Any] = []
         while len(positions):
             epoch = int(positions[0] // self.num_examples)
             ends = self._epoch(epoch)[1] + epoch * self.num_examples
             window = int(ends.searchsorted(positions[0], side="right"))
-            examples = self._places(epoch, window)
+            examples = self._window_of(epoch, window)
             stop = positions.searchsorted(ends[window])
-            found.append(examples[positions[:stop] - (ends[window] - len(examples))])
+            indices.append(examples[positions[:stop] - (ends[window] - len(examples))])
             positions = positions[stop:]
-        return np.concatenate(found)
+        return np.concatenate(indices)
 
     def _make_epoch(self, epoch: int) -> tuple[list[Any], Any]:
         """Returns the groups of each window of an epoch, and the position at which each window ends."""
@@ -58,7 +58,7 @@ class GroupedOrder:
             cuts.append(first)
         return np.split(groups, cuts[:-1]), ends[np.asarray(cuts) - 1]
 
-    def _make_places(self, epoch: int, window: int) -> Any:
+    def _make_window(self, epoch: int, window: int) -> Any:
         """Returns the examples of a window in their order."""
         import numpy as np
 

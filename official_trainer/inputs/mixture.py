@@ -71,15 +71,15 @@ class Mixture(Source):
         return int(self._starts[-1])
 
     def __getitem__(self, index: int) -> Any:
-        number, local = self._place(index)
+        number, local = self._part_of(index)
         return self._parts[number][local]
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        found: list[Any] = [None] * len(indices)
+        examples: list[Any] = [None] * len(indices)
         for number, rows, local in by_part(self._starts, indices):
             for row, example in zip(rows, self._parts[number].__getitems__(local.tolist()), strict=True):
-                found[row] = example
-        return found
+                examples[row] = example
+        return examples
 
     def take(self, indices: Sequence[int]) -> Any:
         import numpy as np
@@ -100,7 +100,7 @@ class Mixture(Source):
             part.expect(examples)
 
     def where(self, index: int) -> str:
-        number, local = self._place(index)
+        number, local = self._part_of(index)
         return f"{self._names[number]}: {self._parts[number].where(local)}"
 
     def fingerprint(self) -> str:
@@ -109,7 +109,7 @@ class Mixture(Source):
 
     def samples(self) -> Sequence[int]:
         parts = zip(self._starts[:-1].tolist(), self._parts, strict=True)
-        return [start + each for start, part in parts for each in (0, *part.samples())]
+        return [start + index for start, part in parts for index in (0, *part.samples())]
 
     def training_order(self, order_of: Callable[[Source, str], Any]) -> Any:
         import numpy as np
@@ -119,17 +119,17 @@ class Mixture(Source):
         before = [np.cumsum(self._turns == number) - (self._turns == number) for number in range(len(of_parts))]
         done = [tf.constant(column, tf.int64) for column in before]
 
-        def places(positions: tf.Tensor) -> tf.Tensor:
-            rounds, place = positions // len(self._turns), positions % len(self._turns)
-            part, found = tf.gather(turns, place), tf.zeros_like(positions)
+        def example_order(positions: tf.Tensor) -> tf.Tensor:
+            rounds, position = positions // len(self._turns), positions % len(self._turns)
+            part, numbers = tf.gather(turns, position), tf.zeros_like(positions)
             for number, of_part in enumerate(of_parts):
-                own = rounds * self._per_round[number] + tf.gather(done[number], place)
-                found = tf.where(part == number, starts[number] + of_part(own), found)
-            return found
+                turn = rounds * self._per_round[number] + tf.gather(done[number], position)
+                numbers = tf.where(part == number, starts[number] + of_part(turn), numbers)
+            return numbers
 
-        return places
+        return example_order
 
-    def _place(self, index: int) -> tuple[int, int]:
+    def _part_of(self, index: int) -> tuple[int, int]:
         number = int(self._starts.searchsorted(index, side="right")) - 1
         return number, int(index) - int(self._starts[number])
 

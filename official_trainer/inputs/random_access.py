@@ -74,21 +74,21 @@ def from_source(
     """
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan(params, context)
-    found = adopt(source)
-    count = len(found)
+    adopted = adopt(source)
+    count = len(adopted)
     if count == 0:
         raise DataError(f"from_source(): the {plan.use} are empty: {type(source).__name__} has no example")
     seed = order.stream_seed(plan.seed, "transforms")
-    reader = Reader(found, transforms, seed=seed)
+    reader = Reader(adopted, transforms, seed=seed)
     parsing = None if parse_fn is None else _Parsing(parse_fn, reader)
     context.scan = functools.partial(_scanned, reader, parsing)
     reader.begin()
     context.examples_per_epoch = count
     if parsing is not None:
         parsing.begin(context)
-    context.numbers_at = places = _places(found, params, plan, plan.seed)
-    pipeline = _Pipeline(reader, params, plan, places, parsing)
-    return pipeline.dataset(context, transform_fn, found)
+    context.numbers_at = example_order = _order_of(adopted, params, plan, plan.seed)
+    pipeline = _Pipeline(reader, params, plan, example_order, parsing)
+    return pipeline.dataset(context, transform_fn, adopted)
 
 
 def from_grain(
@@ -175,16 +175,16 @@ class _OfGrain(Source):
         return f"element {index} of the MapDataset"
 
 
-Places = Callable[["tf.Tensor"], "tf.Tensor"]
+ExampleOrder = Callable[["tf.Tensor"], "tf.Tensor"]
 """Returns the numbers of the examples at rising positions, `[n]` int64."""
 
 
-def _places(source: Source, params: Any, plan: order.BatchPlan, seed: int) -> Places:
+def _order_of(source: Source, params: Any, plan: order.BatchPlan, seed: int) -> ExampleOrder:
     """Returns the order of a source's examples."""
     count = len(source)
 
-    def of_part(part: Source, name: str) -> Places:
-        return _places(part, params, plan, order.stream_seed(seed, f"part/{name}"))
+    def of_part(part: Source, name: str) -> ExampleOrder:
+        return _order_of(part, params, plan, order.stream_seed(seed, f"part/{name}"))
 
     if plan.training and (decided := source.training_order(of_part)) is not None:
         return decided
@@ -280,7 +280,7 @@ class _Pipeline:
         reader: Reader,
         params: Any,
         plan: order.BatchPlan,
-        examples: Places,
+        examples: ExampleOrder,
         parsing: _Parsing | None = None,
     ) -> None:
         """Takes what reads examples, and which are in a batch.

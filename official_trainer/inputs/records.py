@@ -149,7 +149,7 @@ class _Share:
         needed = plan.pipeline_batch_size if alone and (plan.drop_remainder or plan.training) else 1
         with tf.init_scope():  # the pipeline may be built inside a traced function
             try:
-                found = int(self._serialized().take(needed).reduce(0, lambda total, _: total + 1))
+                count = int(self._serialized().take(needed).reduce(0, lambda total, _: total + 1))
                 first = self._serialized().take(1).map(functools.partial(parsed_by, parse_fn))
                 list(first.prefetch(1))
             except tf.errors.OpError as error:
@@ -158,13 +158,13 @@ class _Share:
                 if explained is None:
                     raise
                 raise explained from error
-        if found == 0 and (alone or plan.training):  # of several pipelines, the others would wait for this one
+        if count == 0 and (alone or plan.training):  # of several pipelines, the others would wait for this one
             share = "" if alone else f" for input pipeline {plan.pipeline} of {plan.pipelines}"
             fix = "" if alone else "; remove empty files, or use fewer workers"
             raise DataError(f"the {plan.use} hold no record{share}: {_shown(self.files)}{fix}")
-        if found < needed and needed > 1 and not plan.training:
+        if count < needed and needed > 1 and not plan.training:
             raise DataError(
-                f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder drops an "
+                f"the {plan.use} hold {count} records, fewer than one batch of {needed}, and drop_remainder drops an "
                 f"incomplete batch; set drop_remainder: false. Files: {_shown(self.files)}",
                 field="drop_remainder",
             )
@@ -176,7 +176,7 @@ class _Share:
                 plan.use,
                 plan.pipelines,
             )
-        return found if found < needed and plan.training else None
+        return count if count < needed and plan.training else None
 
     def find_unparsed(self, parse_fn: ParseFn) -> str:
         """Returns the first record that `parse_fn` cannot parse: its file, its number from 0, and the user's line."""
@@ -212,15 +212,15 @@ class _Share:
         """Returns the same records from memory, shuffled whole."""
         with tf.init_scope(), tf.device("CPU:0"):
             blocks = [tf.zeros([0], tf.string), *self._serialized().batch(_CACHE_BLOCK)]
-            held = tf.concat(blocks, axis=0)
-        num_records = int(held.shape[0])
+            serialized = tf.concat(blocks, axis=0)
+        num_records = int(serialized.shape[0])
         last = 2**62 if self.plan.training else num_records
 
         def block(start: tf.Tensor) -> tf.Tensor:
             positions = tf.range(start, tf.minimum(start + _CACHE_BLOCK, last))
             if self.plan.shuffle:
-                return tf.gather(held, order.shuffled(positions, num_records, self.seed))
-            return tf.gather(held, positions % num_records)
+                return tf.gather(serialized, order.shuffled(positions, num_records, self.seed))
+            return tf.gather(serialized, positions % num_records)
 
         starts = tf.data.Dataset.range(first, last, _CACHE_BLOCK)
         return starts.map(block, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).unbatch()

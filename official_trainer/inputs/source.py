@@ -141,7 +141,7 @@ def adopt(source: Any) -> Source:
             raise
     if isinstance(source, Source):
         return source
-    kind = type(source).__name__
+    name = type(source).__name__
     if source is None:
         what = "is not set, and from_source() needs it; for example source={type: parquet, files: …}"
         raise DataError(what, field="source")
@@ -151,7 +151,7 @@ def adopt(source: Any) -> Source:
         or not hasattr(source, "__len__")
     ):
         hint = "; an iterable has no order to start in the middle of" if hasattr(source, "__iter__") else ""
-        raise DataError(f"from_source() needs examples by their number, __len__ and __getitem__, got a {kind}{hint}")
+        raise DataError(f"from_source() needs examples by their number, __len__ and __getitem__, got a {name}{hint}")
     return _Adopted(source)
 
 
@@ -193,8 +193,8 @@ def as_array(value: Any, path: str) -> Any:
         return array
     if set(map(type, array.flat)) == {bytes}:
         return array
-    texts = [each.encode() if isinstance(each, str) else each for each in array.flat]
-    if not texts or not all(isinstance(each, bytes) for each in texts):
+    texts = [text.encode() if isinstance(text, str) else text for text in array.flat]
+    if not texts or not all(isinstance(text, bytes) for text in texts):
         fix = "fill in what is missing, or convert it to numbers or text"
         raise ValueError(f"{path} is {shorten(repr(value))}, which no tensor holds; {fix}")
     encoded = np.empty(array.shape, object)
@@ -218,23 +218,23 @@ def stack(examples: Sequence[Any]) -> Any:
     first = arrays_of(examples[0])
     columns: list[list[Any]] = [[array] for _, array in first]
     for example in examples[1:]:
-        found = arrays_of(example)
-        check_alike(found, first)
-        for column, (_, array) in zip(columns, found, strict=True):
+        leaves = arrays_of(example)
+        check_alike(leaves, first)
+        for column, (_, array) in zip(columns, leaves, strict=True):
             column.append(array)
     return rebuilt(examples[0], iter([np.stack(column) for column in columns]))
 
 
-def check_alike(found: Leaves, first: Leaves, *, batched: bool = False) -> None:
+def check_alike(leaves: Leaves, first: Leaves, *, batched: bool = False) -> None:
     """Checks that an example, or each of a batch, has the structure, shapes and types of the first one.
 
     Raises:
       ValueError: it differs; the message names the field.
     """
-    paths, wanted = [path for path, _ in found], [path for path, _ in first]
+    paths, wanted = [path for path, _ in leaves], [path for path, _ in first]
     if paths != wanted:
         raise ValueError(f"it has {first_few(paths)}, and the first example {first_few(wanted)}")
-    for (path, array), (_, other) in zip(found, first, strict=True):
+    for (path, array), (_, other) in zip(leaves, first, strict=True):
         shape = array.shape[1:] if batched else array.shape
         if shape != other.shape:
             raise ValueError(f"{path} has shape {list(shape)}, and in the first example {list(other.shape)}")
@@ -245,11 +245,11 @@ def check_alike(found: Leaves, first: Leaves, *, batched: bool = False) -> None:
 def rebuilt(structure: Any, values: Iterator[Any]) -> Any:
     """Returns `structure` with its leaves, in the order of `flat`, replaced by `values`."""
     if isinstance(structure, Mapping):
-        made = {key: rebuilt(structure[key], values) for key in sorted(structure)}
-        return {key: made[key] for key in structure}
+        values_of = {key: rebuilt(structure[key], values) for key in sorted(structure)}
+        return {key: values_of[key] for key in structure}
     if isinstance(structure, tuple):
-        parts = [rebuilt(part, values) for part in structure]
-        return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
+        items = [rebuilt(part, values) for part in structure]
+        return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
     return next(values)
 
 
@@ -269,9 +269,9 @@ def by_part(starts: Any, indices: Sequence[int]) -> Iterator[tuple[int, Any, Any
     import numpy as np
 
     wanted = np.asarray(indices, np.int64)
-    parts = starts.searchsorted(wanted, side="right") - 1
-    order = np.argsort(parts, kind="stable")
-    numbers, firsts = np.unique(parts[order], return_index=True)
+    numbers_of_parts = starts.searchsorted(wanted, side="right") - 1
+    order = np.argsort(numbers_of_parts, kind="stable")
+    numbers, firsts = np.unique(numbers_of_parts[order], return_index=True)
     for number, rows_of_part in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
         yield number, rows_of_part, wanted[rows_of_part] - starts[number]
 
