@@ -1,7 +1,7 @@
 """Model Garden's experiments: those of the installed release, found without importing it, and those of a user's module.
 
-Owns: the index of the release; the description of an experiment, made once by the module that registers it; the
-experiments that failed to load; the cache between commands.
+Owns: the index of the release; the description of an experiment, made once by the module that registers it; the cache
+between commands.
 Does not own: what source says (`scan.py`), the format of descriptions (`spec.py`), our classes made from them
 (`from_garden.py`).
 """
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 PACKAGE = "official"
-_FAILURES = "failures"
 
 
 @functools.cache
@@ -111,21 +110,15 @@ def description(name: str) -> Mapping[str, Any]:
 
         described = describe(exp_factory.get_exp_config(name))
     except Exception as error:
-        Cache(_FAILURES).write({**failures(), name: _failure(error)})
         raise ConfigError([cannot_load(f"'{name}'", error, entry.origin)]) from error
     cached.write(described)
-    if name in (failed := failures()):  # with another release of this package, or without a package that is here now
-        Cache(_FAILURES).write({key: why for key, why in failed.items() if key != name})
     return described
 
 
 def cannot_load(what: str, error: Exception, origin: Origin | None = None) -> Problem:
     """Returns what is said where the installed release cannot import a module of its own, or a factory fails."""
-    return Problem(f"Model Garden {release()} cannot load {what}: {_failure(error)}", origin=origin)
-
-
-def _failure(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return Problem(f"Model Garden {release()} cannot load {what}: {reason}", origin=origin)
 
 
 def is_described(name: str) -> bool:
@@ -196,8 +189,3 @@ def _from_description(description: Mapping[str, Any], module: str) -> GardenExpe
     from official_trainer.garden import from_garden  # with all sections of a config, which an index does not need
 
     return from_garden.from_description(description, module)
-
-
-def failures() -> dict[str, str]:
-    """Returns the experiments that failed to load in an earlier command, each with the reason."""
-    return Cache(_FAILURES).read()

@@ -154,7 +154,7 @@ def read_garden() -> Finding:
             index.description(name)
             num_read += 1
     num_listed = len(index.entries())
-    read = "all read" if num_read == num_listed else f"{num_read} read; `list` shows why the others cannot be"
+    read = "all read" if num_read == num_listed else f"{num_read} read; `show` says why another cannot be"
     return Finding("Model Garden", True, f"{num_listed} experiments, {read}")
 
 

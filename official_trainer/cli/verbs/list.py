@@ -57,12 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import json
 
-        failures = index.failures() if theirs else {}
         listed = {
             "workspace": None if workspace is None else str(workspace),
             "experiments": [_as_json(each) for each in found],
             "unlisted": unlisted,
-            "garden": [{**_as_json(each), "failure": failures.get(each.name)} for each in theirs.values()],
+            "garden": [_as_json(each) for each in theirs.values()],
         }
         print(json.dumps(listed, indent=2))
         return 0
@@ -75,11 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     for message in unlisted:
         _say(message, "unlisted", "red")
     if theirs and arguments.all:
-        failures = index.failures()
         print(f"\n{terminal.paint(f'Model Garden {index.release()}', 'bold')}")
-        _show_table([(e.name, e.summary, e.module) for e in theirs.values() if e.name not in failures])
-        for name, failure in sorted(failures.items()):
-            _say(f"{name}: {failure}", "cannot be imported", "red")
+        _show_table([(e.name, e.summary, e.module) for e in theirs.values()])
     elif theirs:
         _say(f"\nModel Garden {index.release()} has {len(theirs)} more; `official-trainer list --all` lists them")
     return 0
