@@ -217,38 +217,37 @@ class Closures:
 
 
 class Attendance:
-    """Which workers do not answer, seen from a thread beside, and what is said of them."""
+    """Which workers do not answer, seen from a thread beside, and what is said of them.
+
+    Attributes:
+      is_needed: whether a window runs; between windows, and at the end of a run, workers may go.
+    """
 
     def __init__(self, addresses: Sequence[str]) -> None:
-        """Takes `host:port` of the workers."""
-        self.workers = processes_of({WORKER: addresses})
+        """Takes `host:port` of the workers, and begins to look."""
+        self._workers = processes_of({WORKER: addresses})
         self._lost: set[str] = set()
-        self._thread: RepeatingThread | None = None
-
-    def begin(self) -> None:
-        """Starts to look, if this has not begun."""
-        if self._thread is None:
-            self._thread = RepeatingThread("workers", self._look, _LOOK_SECONDS)
-            self._thread.start()
+        self.is_needed = False
+        RepeatingThread("workers", self._look, _LOOK_SECONDS).start()
 
     def _look(self) -> None:
-        for name, address in self.workers.items():
+        for name, address in self._workers.items() if self.is_needed else ():
             if name not in self._lost and not answers(address):
                 self._lost.add(name)
-                is_last = len(self._lost) == len(self.workers)
+                is_last = len(self._lost) == len(self._workers)
                 effect = "training waits for a worker" if is_last else "the others take over its steps"
                 _logger.warning("lost %s (%s): %s; it may come back", name, address, effect)
 
     def record(self, steps: Sequence[int]) -> None:
         """Reports that a lost worker is back, by the steps of each worker in a window."""
-        for (name, address), count in zip(self.workers.items(), steps, strict=True):
+        for (name, address), count in zip(self._workers.items(), steps, strict=True):
             if count and name in self._lost and answers(address):
                 self._lost.discard(name)
                 _logger.info("%s is back", name)
 
     def silent(self) -> str:
         """Returns the workers that do not answer, with their addresses; empty if all do."""
-        return named({name: address for name, address in self.workers.items() if not answers(address)})
+        return named({name: address for name, address in self._workers.items() if not answers(address)})
 
 
 class AsyncWorkers:
@@ -354,7 +353,6 @@ class AsyncWorkers:
         """Returns the step before the next one, from which random numbers are drawn."""
         start = int(self._global_step.numpy())
         self._streams.begin_step(tf.constant(start, tf.int64))
-        self._attendance.begin()
         return start
 
     def _run(
@@ -372,6 +370,7 @@ class AsyncWorkers:
           arguments: of each call.
           progress: returns the steps of each worker; asked while it takes long.
         """
+        self._attendance.is_needed = True
         try:
             calls = [self._coordinator.schedule(function, (streams, *those)) for those in arguments]
             self._wait(progress)
@@ -387,6 +386,8 @@ class AsyncWorkers:
             if (lost := explain_loss(error, self._addresses)) is None:
                 raise
             raise lost from error
+        finally:
+            self._attendance.is_needed = False
 
     def _wait(self, progress: Callable[[], list[int]]) -> None:
         """Waits for all calls; once asked to stop, for the steps that workers are at."""
