@@ -76,23 +76,8 @@ class Traces:
         began = time.monotonic()
         yield
         if not tf.executing_eagerly():  # as `runtime.run_eagerly`, or a debugger, has every function run
-            self._add(kind, inputs, began)
-
-    def _add(self, kind: Kind, inputs: Any, began: float) -> None:
-        seconds, number = time.monotonic() - began, self.count(kind) + 1
-        self._traces.append(Trace(kind=kind, number=number, signature=signature_of(inputs), seconds=seconds))
-
-    @contextlib.contextmanager
-    def of_traced(self, kind: Kind, function: Any, inputs: Any) -> Iterator[None]:
-        """For a call of `function`, which may be a `tf.function` that counts its own traces."""
-        count = getattr(function, "experimental_get_tracing_count", None)
-        if count is None or not tf.executing_eagerly():  # inside another trace it is counted with that one
-            yield
-            return
-        before, began = count(), time.monotonic()
-        yield
-        if count() > before:
-            self._add(kind, inputs, began)
+            seconds, number = time.monotonic() - began, self.count(kind) + 1
+            self._traces.append(Trace(kind=kind, number=number, signature=signature_of(inputs), seconds=seconds))
 
     def count(self, kind: Kind) -> int:
         """Returns the number of traces of a kind."""

@@ -144,26 +144,6 @@ def test_what_is_said_of_a_batch_is_not_said_of_a_block(enable_xla, publishes):
     assert {trace.signature for trace in trainer.context.traces.take()} == {"(float32[10,6], int32[10])"}
 
 
-def test_a_tasks_own_function_is_counted_where_the_step_is_eager():
-    """G12: there TensorFlow traces nothing else."""
-
-    class Task(toy.ToyTask):
-        @tf.function
-        def train_step(self, inputs, model, optimizer, metrics=None):
-            return super().train_step(inputs, model, optimizer, metrics)
-
-    config = toy.experiment(max_traces=2, train_tf_function=False, train_tf_while_loop=False)
-    trainer = toy.build(config, task_cls=Task)
-    trainer.train_dataset = toy.examples(20).batch(8)
-    trainer.train(3)
-    first, second = trainer.context.traces.take()
-    assert (first.signature, second.signature) == ("(float32[8,6], int32[8])", "(float32[4,6], int32[4])")
-    trainer.train_dataset = batches(3)
-    trainer.train_iterator.position.begin_epoch(3)
-    with pytest.raises(RetraceError):
-        trainer.train(1)
-
-
 def test_a_step_of_ones_own_is_counted():
     """G12: also one that shares nothing with ours."""
 
