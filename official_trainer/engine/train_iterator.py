@@ -412,21 +412,21 @@ class TrainData:
         *,
         on_data_end: str,
         stacking: Stacking | None = None,
-        dataset: Any = None,
+        data: Data | None = None,
     ) -> None:
-        """Takes the task's builder, or a dataset to use instead.
+        """Takes the task's builder, and what is read.
 
         Args:
           builder: builds the task's training data.
           global_step: step whose batch comes next.
           on_data_end: `error`, `stop` or `repeat`.
           stacking: which data are to come in blocks of batches; None for none.
-          dataset: dataset to use instead of the task's, distributed.
+          data: what is read; None for what the builder builds.
         """
         self.position = DataPosition()
         self.build_seconds = 0.0
         self.builder = builder
-        self.data: Data = builder if dataset is None else GivenData(dataset, "train_dataset")
+        self.data: Data = builder if data is None else data
         self._global_step, self._on_data_end, self._stacking = global_step, on_data_end, stacking
         self._iterator: Any = None
         self._num_skipped = 0

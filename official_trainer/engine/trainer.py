@@ -23,7 +23,7 @@ from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.first_trace import build_all_layers, build_all_metrics
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
-from official_trainer.engine.train_iterator import DatasetBuilder, GivenData, Stacking, TrainData
+from official_trainer.engine.train_iterator import Data, DatasetBuilder, GivenData, Stacking, TrainData
 from official_trainer.engine.train_steps import LossBound, TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
@@ -133,13 +133,13 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.restored: tuple[first_weights.Restored, ...] = ()
         self._coordinator: Any = None
         self.init_async()
+        builder = _builder(config, task, train_section(task, config), "task.train_data", trains=True)
+        data = _data_of(builder, train_dataset, "train_dataset")
         if not isinstance(task, MultiTask):
-            dataset = train_dataset if train else validation_dataset
-            name = "train_data" if train else "validation_data"
-            builder = _builder(config, task, getattr(config.task, name, None), f"task.{name}", trains=train)
             compiled = options is not None and options.as_fit
-            data = builder if dataset is None else GivenData(dataset, name)
-            build_all_layers(model, task, optimizer if train else None, data, compiled=compiled)
+            own = _builder(config, task, getattr(config.task, "validation_data", None), "task.validation_data")
+            first = data if train else _data_of(own, validation_dataset, "validation_dataset")
+            build_all_layers(model, task, optimizer if train else None, first, compiled=compiled)
         self.context = context = StepContext(config, task, model, optimizer, options, self._coordinator)
         self.strategy, self.task, self.model = context.strategy, task, model
         self.optimizer, self.global_step = context.optimizer, context.global_step
@@ -152,9 +152,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             compiles_windows=stacking is not None and context.enables_xla,
             bound=_loss_bound_of(config.trainer),
         )
-        _build_train_metrics(config, context, self._step.metrics, train_dataset)
+        _build_train_metrics(config, context, self._step.metrics, data)
         orbit.StandardTrainer.__init__(self, None, context.train_options)
-        self.train_iterator = _train_data_of(config, context, stacking, train_dataset, self._coordinator)
+        self.train_iterator = _train_data_of(config.trainer, context, builder, data, stacking, self._coordinator)
         self.windows = WindowRunner(context, self, self._step, self.train_iterator)
         sets = _validation_sets_of(config, context, validation_dataset, evaluates=evaluate)
         self.checkpoint_state = CheckpointState(context, self._step, self.train_iterator, sets)
@@ -496,14 +496,12 @@ def _stacking_of(config: Any, context: StepContext, cls: type[Trainer]) -> Stack
 
 
 def _train_data_of(
-    config: Any, context: StepContext, stacking: Stacking | None, dataset: Any, coordinator: Any
+    trainer: Any, context: StepContext, builder: DatasetBuilder, data: Data, stacking: Stacking | None, coordinator: Any
 ) -> TrainData:
-    trainer, task = config.trainer, context.task
-    builder = _builder(config, task, train_section(task, config), "task.train_data", trains=True)
     counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop handles the end of the data
     on_data_end = getattr(trainer, "on_data_end", "error")
     if coordinator is not None:
-        if dataset is not None:
+        if data is not builder:
             raise CoordinatorError(
                 "train_dataset: a dataset that was built in this process cannot be sent to workers; have the "
                 "task's build_inputs build it, and pass no train_dataset"
@@ -511,7 +509,7 @@ def _train_data_of(
         repeats = counts_epochs or on_data_end == "repeat"
         builder.streams = functools.partial(create_streams, coordinator, repeats=repeats)
     policy = "stop" if counts_epochs else on_data_end
-    return TrainData(builder, context.global_step, on_data_end=policy, stacking=stacking, dataset=dataset)
+    return TrainData(builder, context.global_step, on_data_end=policy, stacking=stacking, data=data)
 
 
 def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, evaluates: bool) -> list[ValidationSet]:
@@ -531,22 +529,26 @@ def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, eval
     for each in (*named, own) if evaluates else ():
         if each.name or each.has_data:
             each.build_metrics()
-            data = each.builder if each.dataset is None else GivenData(each.dataset, "validation_dataset")
+            data = _data_of(each.builder, each.dataset, "validation_dataset")
             build_all_metrics(each.metrics, each.model, each.task, None, data)
     return [own, *named]
 
 
-def _build_train_metrics(config: Any, context: StepContext, metrics: Sequence[Any], dataset: Any) -> None:
+def _build_train_metrics(config: Any, context: StepContext, metrics: Sequence[Any], data: Data) -> None:
     """Creates the variables of training metrics, of several tasks those of each, before anything is restored."""
-    own = {each.name: each.metrics for each in metrics if hasattr(each, "by_flat_name")}
-    parts = [
-        (each.task, sub_model(context.model, each.name), own.get(each.name, ())) for each in parts_in(context.task)
-    ]
-    for task, model, of_task in parts or [(context.task, context.model, metrics)]:
-        section = task.task_config.train_data if parts else train_section(task, config)
-        read = _builder(config, task, section, "", trains=True)
-        data = read if dataset is None or parts else GivenData(dataset, "train_dataset")
-        build_all_metrics(of_task, model, task, context.optimizer, data)
+    parts = parts_in(context.task)
+    if not parts:
+        build_all_metrics(metrics, context.model, context.task, context.optimizer, data)
+    of_parts = {metric.name: metric.metrics for metric in metrics if hasattr(metric, "by_flat_name")}
+    for part in parts:
+        of_part = _builder(config, part.task, part.task.task_config.train_data, "", trains=True)
+        model = sub_model(context.model, part.name)
+        build_all_metrics(of_parts.get(part.name, ()), model, part.task, context.optimizer, of_part)
+
+
+def _data_of(builder: Data, dataset: Any, name: str) -> Data:
+    """Returns what is read: what the builder builds, or the dataset that the caller has given."""
+    return builder if dataset is None else GivenData(dataset, name)
 
 
 def _check_in_hand(trainer: Trainer, name: str) -> None:
