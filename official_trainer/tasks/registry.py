@@ -340,12 +340,12 @@ def _of_factory(name: str, factory: Factory) -> Experiment:
 
 
 def _by_name(experiments: Iterable[Experiment]) -> tuple[dict[str, Experiment], list[Problem]]:
-    """Returns experiments by name, and those names that two files have."""
+    """Returns experiments by name, and those names that two places have."""
     index: dict[str, Experiment] = {}
     problems: list[Problem] = []
     for experiment in experiments:
         first = index.setdefault(experiment.name, experiment)
-        if os.path.realpath(first.path) != os.path.realpath(experiment.path):
+        if (os.path.realpath(first.path), first.line) != (os.path.realpath(experiment.path), experiment.line):
             problems.append(sources.registered_twice(f"experiment '{first.name}'", first.origin, experiment.origin))
     return index, problems
 
@@ -421,7 +421,9 @@ def get_config(name: str, workspace: Path | None = None, imports: Sequence[str] 
     index = _Index(workspace, imports)
     in_source = [experiment for experiment in index.found if experiment.name == name]
     imported, of_garden = _imported().get(name), garden_index.entries().get(name)
+    files = {os.path.realpath(experiment.path) for experiment in in_source}
     others = [experiment for experiment in (imported and _of_factory(name, imported), of_garden) if experiment]
+    others = [experiment for experiment in others if os.path.realpath(experiment.path) not in files]
     if twice := _by_name([*in_source, *others])[1]:
         raise ConfigError(twice)
     if not in_source and not others:
