@@ -11,7 +11,6 @@ sees whole versions only, because nothing is written or deleted under a name tha
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hashlib
 import json
@@ -59,7 +58,6 @@ _SAVED_MODEL = {
 _WRITING, _REMOVING = ".writing", ".removing"
 _UNDER_OTHER_NAMES = r"\.(writing|removing)(-.*)?"
 _NUMBER = "(0|[1-9][0-9]*)"
-_ATTEMPTS = 10
 
 
 class NoSignaturesError(UserError, ValueError):
@@ -89,7 +87,7 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
 
     Inputs are those of `keras.Input`, or what a subclass of a model of tf_keras was called with.
     """
-    if getattr(model, "inputs", None):
+    if isinstance(getattr(model, "inputs", None), list):  # subclasses of Model Garden's have a dict of their own
         names = kerases.of(model).signature_names(model)[0]
         # A Sequential of Keras 3 that was never called has only `inputs`.
         structure = getattr(model, "input", model.inputs[0])
@@ -144,8 +142,8 @@ def _names(tree: Any, path: str = "") -> Any:
     """Returns the tree with a name for each leaf: its keys, joined."""
     if isinstance(tree, Mapping | list | tuple):
         pairs = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
-        found = {key: _names(value, f"{path}_{key}" if path else str(key)) for key, value in pairs}
-        return found if isinstance(tree, Mapping) else list(found.values())
+        names = {key: _names(value, f"{path}_{key}" if path else str(key)) for key, value in pairs}
+        return names if isinstance(tree, Mapping) else list(names.values())
     return path or "inputs"
 
 
@@ -206,52 +204,52 @@ def signatures_of(task: Any, model: Any, phase: str = "exporting the model") -> 
 
 def write_functions(directory: str, model: Any, signatures: Mapping[str, Any], resources: Sequence[Any] = ()) -> None:
     """Writes a SavedModel with these functions of a model, by their names, their variables and other resources."""
-    module, kind = tf.Module(), kerases.of(model)
-    module.model = kind.trackable(model)  # for its values; signatures are all that is called
-    with kind.saving(), from_initial_states(model):
+    module, of_keras = tf.Module(), kerases.of(model)
+    module.model = of_keras.trackable(model)  # for its values; signatures are all that is called
+    with of_keras.saving(), from_initial_states(model):
         traced = {
             name: function if hasattr(function, "variables") else function.get_concrete_function()
             for name, function in signatures.items()
         }
-        if held := [*kind.tables(model), *resources, *_others(module, traced.values())]:
-            module.resources = held
+        if beside_model := [*of_keras.tables(model), *resources, *_others(module, traced.values())]:
+            module.resources = beside_model
         # Traced ones need not be traced again, and cannot be saved where workers have copies of variables.
-        has_copies = any(hasattr(value, "values") for value in kind.values(model).values())
+        has_copies = any(hasattr(value, "values") for value in of_keras.values(model).values())
         tf.saved_model.save(module, directory, signatures=signatures if has_copies else traced)
 
 
 def _others(module: Any, functions: Iterable[Any]) -> list[tf.Variable]:
     """Returns the variables that traced functions use and a module does not hold."""
 
-    def parts(variable: tf.Variable) -> Sequence[tf.Variable]:  # of a mirrored one a function uses that of its device
+    def copies(variable: tf.Variable) -> Sequence[tf.Variable]:  # a function uses that of its device
         strategy = getattr(variable, "distribute_strategy", None)
         return (variable,) if strategy is None else strategy.experimental_local_results(variable)
 
     inside = [item for item in tf.train.TrackableView(module).descendants() if isinstance(item, tf.Variable)]
-    held = {id(part.handle) for variable in inside for part in parts(variable)}
+    in_module = {id(copy.handle) for variable in inside for copy in copies(variable)}
     used = {id(variable.handle): variable for function in functions for variable in function.variables}
-    return [variable for handle, variable in used.items() if handle not in held]
+    return [variable for handle, variable in used.items() if handle not in in_module]
 
 
 @contextlib.contextmanager
 def from_initial_states(model: Any) -> Iterator[None]:
     """In a `with` block, layers that keep a state begin with zeros; after it, they have the state of before."""
-    parts = [part for state in kerases.recurrent_states(model) for part in getattr(state, "values", (state,))]
-    before = [(part, tf.identity(part)) for part in parts]  # of each replica
+    states = [copy for state in kerases.recurrent_states(model) for copy in getattr(state, "values", (state,))]
+    before = [(state, tf.identity(state)) for state in states]  # of each replica
     kerases.reset_recurrent(model)
     try:
         yield
     finally:
-        for part, value in before:
-            part.assign(value)
+        for state, value in before:
+            state.assign(value)
 
 
 def _tables(task: Any) -> list[Any]:
     """Returns the tables that a task holds, and those of its layers."""
-    kind = tf.saved_model.experimental.TrackableResource
-    parts = [part for part in vars(task).values() if isinstance(part, kind) or "Layer" in kerases.kinds(part)]
-    inside = [item for part in parts for item in tf.train.TrackableView(part).descendants()]
-    return [item for item in inside if isinstance(item, kind)]
+    table = tf.saved_model.experimental.TrackableResource
+    roots = [value for value in vars(task).values() if isinstance(value, table) or "Layer" in kerases.kinds(value)]
+    inside = [item for root in roots for item in tf.train.TrackableView(root).descendants()]
+    return [item for item in inside if isinstance(item, table)]
 
 
 def save_version(
@@ -361,35 +359,31 @@ def _versions(directory: str) -> list[int]:
 def _remove(directory: str) -> None:
     parent, name = _split(directory)
     with own_folder(parent, f"{name}{_REMOVING}-") as folder:
-        _replace(directory, folder)
+        _take_away(directory, folder)
 
 
-def _replace(directory: str, folder: str, successor: str | None = None) -> None:
-    """Takes a SavedModel away before its files are deleted, so that no reader finds a part of one.
+def _replace(directory: str, folder: str, successor: str) -> None:
+    """Puts a complete SavedModel in the place of another one, so that no reader finds a part of one.
 
     Where the file system cannot exchange two folders, none is there for a moment, and after a kill in that moment.
 
     Args:
       directory: the SavedModel; none there is fine.
       folder: of this process alone, which it deletes.
-      successor: a complete SavedModel that takes its place; that of the process which comes last stays there.
+      successor: the SavedModel that takes its place.
     """
-    for attempt in range(_ATTEMPTS):
-        if successor is not None and not files.is_url(directory) and files.exchange(successor, directory):
-            return
-        if files.is_url(directory):
-            files.remove(directory)  # there a rename copies every file
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                files.rename(directory, files.join(folder, f"old-{attempt}"))
-        if successor is None:
-            return
-        try:
-            files.rename(successor, directory)
-            return
-        except OSError as error:  # another process has put one there
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == _ATTEMPTS - 1:
-                raise
+    if files.is_url(directory) or not files.exchange(successor, directory):
+        _take_away(directory, folder)
+        files.rename(successor, directory)
+
+
+def _take_away(directory: str, folder: str) -> None:
+    """Moves a SavedModel into a folder that this process deletes: its files are deleted under another name."""
+    if files.is_url(directory):
+        files.remove(directory)  # there a rename copies every file
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            files.rename(directory, files.join(folder, "old"))
 
 
 def _split(directory: str) -> tuple[str, str]:

@@ -143,12 +143,13 @@ def test_a_task_whose_model_nobody_can_serve_is_said(tmp_path, monkeypatch, capl
 
     monkeypatch.setattr(module().TwoHeadsConfig, "_BUILDER", Opaque)
     do(tmp_path / "run", "trainer.train_steps=2", "trainer.best_checkpoint_eval_metric=")
-    assert "no signature for the task 'sums' is exported: its model was not built with keras.Input" in caplog.text
+    assert "no signature for the task 'sums' is exported: " in caplog.text
+    assert "the model was not built with keras.Input" in caplog.text
     assert set(tf.saved_model.load(f"{tmp_path}/run/export/2").signatures) == {"points"}
 
 
 class Wrapped(keras.Model):
-    """A subclassed model, which says in Model Garden's way what it takes."""
+    """A subclassed model, which says in Model Garden's way what it takes, and not what it was called with."""
 
     def __init__(self, inner):
         super().__init__()
@@ -156,6 +157,9 @@ class Wrapped(keras.Model):
 
     def call(self, inputs):
         return self.inner(inputs)
+
+    def save_spec(self, dynamic_batch=True):
+        return None
 
 
 @pytest.mark.parametrize("name", ["points_alone", "mine/doubling"])
