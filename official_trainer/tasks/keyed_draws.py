@@ -66,7 +66,7 @@ class Replaced:
         self._originals.clear()
 
 
-def place_of(operation: str) -> tuple[Any, str]:
+def attribute_of(operation: str) -> tuple[Any, str]:
     """Returns the module where TensorFlow's public functions find an operation of `tf.raw_ops`, and its name there."""
     raw = getattr(tf.raw_ops, operation)
     return sys.modules[raw.__module__], raw.__name__
@@ -301,7 +301,7 @@ def _with_replacement(original: Any, replacement: Callable[..., Any]) -> Any:
 
 _OPERATIONS = Replaced(
     lambda: [
-        (*place_of(operation), functools.partial(_with_replacement, replacement=replacement))
+        (*attribute_of(operation), functools.partial(_with_replacement, replacement=replacement))
         for operation, replacement in _REPLACEMENTS.items()
     ]
 )

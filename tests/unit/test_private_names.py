@@ -1,7 +1,7 @@
 """What this package uses of others without a public name: what a new release may move or change.
 
-Not listed is what is found from a public name: the modules of operations (`keyed_draws.place_of`), those of the reader
-of checkpoints (`first_weights.py`), classes of protocol buffers (`lazy.message`), of graphs (`keyed_draws.py`);
+Not listed is what is found from a public name: the modules of operations (`keyed_draws.attribute_of`), those of the
+reader of checkpoints (`first_weights.py`), classes of protocol buffers (`lazy.message`), of graphs (`keyed_draws.py`);
 and what is replaced, which docs/design/patches.md lists.
 """
 

@@ -33,9 +33,9 @@ class Keras2(Keras):
             load("tf_keras.src.backend")._SEED_GENERATOR.generator = random.Random(seed)
 
     def variables(self, tree: Any, *, trainable: bool = False) -> list[tf.Variable]:
-        found = getattr(tree, "trainable_variables" if trainable else "variables", ())
-        listed = found() if callable(found) else found  # it is a method of some of Keras's optimizers
-        return [each for each in listed if "TrackableWeightHandler" not in kinds(each)]  # of a lookup: no variable
+        listed = getattr(tree, "trainable_variables" if trainable else "variables", ())
+        variables = listed() if callable(listed) else listed  # it is a method of some of Keras's optimizers
+        return [v for v in variables if "TrackableWeightHandler" not in kinds(v)]  # of a lookup: no variable
 
     def named(self, tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
         """Yields names, as tf_keras gave them, without `:0`."""
@@ -57,9 +57,9 @@ class Keras2(Keras):
         """Returns all layers of a model, or of all models and layers inside a module; some more than once."""
         if hasattr(model, "_flatten_layers"):
             return list(model._flatten_layers())
-        parts = (*getattr(model, "sub_tasks", {}).values(), *getattr(model, "submodules", ()))
-        inside = [part._flatten_layers() if hasattr(part, "_flatten_layers") else [part] for part in parts]
-        return [model, *(layer for each in inside for layer in each)]
+        modules = (*getattr(model, "sub_tasks", {}).values(), *getattr(model, "submodules", ()))
+        inside = [module._flatten_layers() if hasattr(module, "_flatten_layers") else [module] for module in modules]
+        return [model, *(layer for layers in inside for layer in layers)]
 
     def signature_names(self, model: Any) -> tuple[list[str], list[str]]:
         inputs = [tensor.name.split(":")[0] for tensor in getattr(model, "inputs", None) or ()]
@@ -76,13 +76,13 @@ class Keras2(Keras):
         return context
 
     def generators(self, model: Any, others: Sequence[Any] = ()) -> list[tf.random.Generator]:
-        found: dict[int, tf.random.Generator] = {id(each): each for each in others}
+        generators: dict[int, tf.random.Generator] = {id(generator): generator for generator in others}
         for layer in self.layers(model):
             for value in list(vars(layer).values()):
                 generator = getattr(value, "_generator", value)  # Keras wraps the generators of its random layers
                 if isinstance(generator, tf.random.Generator):
-                    found.setdefault(id(generator), generator)
-        return list(found.values())
+                    generators.setdefault(id(generator), generator)
+        return list(generators.values())
 
     def averages(self, model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
         """Returns averages inside Model Garden's wrapper, which holds the optimizer too, as its driver saves both."""
@@ -92,7 +92,7 @@ class Keras2(Keras):
             tf.train.Checkpoint() if optimizer is None else optimizer, trainable_weights_only=trainable_only
         )
         wrapper.shadow_copy(model)
-        weights = [each for each in self.variables(model, trainable=trainable_only) if each.dtype.is_floating]
+        weights = [v for v in self.variables(model, trainable=trainable_only) if v.dtype.is_floating]
         return Averages(weights, [wrapper.get_slot(weight, "average") for weight in weights], {"optimizer": wrapper})
 
     def build_optimizer(self, optimizer_config: Any, runtime_config: Any) -> Any:
@@ -137,16 +137,16 @@ class Keras2(Keras):
         return unscaled
 
     def settings(self, optimizer: Any) -> list[tf.Variable]:
-        held = inner(optimizer)
-        if not isinstance(held, keras.optimizers.legacy.Optimizer):
+        wrapped = inner(optimizer)
+        if not isinstance(wrapped, keras.optimizers.legacy.Optimizer):
             return super().settings(optimizer)
         # There is no public way to read them.
-        return [value for value in held._hyper.values() if isinstance(value, tf.Variable)]
+        return [value for value in wrapped._hyper.values() if isinstance(value, tf.Variable)]
 
     def rate(self, optimizer: Any) -> Any:
-        held = inner(optimizer)
-        is_legacy = isinstance(held, keras.optimizers.legacy.Optimizer)
-        return held.learning_rate if is_legacy else super().rate(optimizer)
+        wrapped = inner(optimizer)
+        is_legacy = isinstance(wrapped, keras.optimizers.legacy.Optimizer)
+        return wrapped.learning_rate if is_legacy else super().rate(optimizer)
 
 
 KERAS = Keras2()

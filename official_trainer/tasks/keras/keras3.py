@@ -54,7 +54,7 @@ class Keras3(Keras):
     MODULE = keras
 
     def variables(self, tree: Any, *, trainable: bool = False) -> list[tf.Variable]:
-        return [each.value for each in _of(tree, trainable)]
+        return [variable.value for variable in _of(tree, trainable)]
 
     def named(self, tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
         """Yields stable names: of a model `dense/kernel`, of an optimizer `adam/dense_kernel_momentum`."""
@@ -93,8 +93,8 @@ class Keras3(Keras):
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
             return
         mean = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
-        held = [each for layer in self.layers(model) for each in layer._non_trainable_variables]
-        for variable in {id(each): each for each in held}.values():
+        statistics = [variable for layer in self.layers(model) for variable in layer._non_trainable_variables]
+        for variable in {id(variable): variable for variable in statistics}.values():
             value = variable.value
             if value.dtype.is_floating and value.aggregation == tf.VariableAggregation.NONE:
                 # There is no public way to tell a layer what kind of variable it creates.
@@ -122,7 +122,7 @@ class Keras3(Keras):
             is_unnamed = re.fullmatch("keras_tensor(_[0-9]+)?", tensor.name)
             inputs[free_name("inputs" if is_unnamed else tensor.name, inputs)] = tensor
         operations = getattr(model, "operations", [])
-        stable = dict(zip([each.name for each in operations], counted_names(operations), strict=True))
+        stable = dict(zip([operation.name for operation in operations], counted_names(operations), strict=True))
         return [*inputs], [stable.get(name, name) for name in getattr(model, "output_names", [])]
 
     def generators(self, model: Any, others: Sequence[Any] = ()) -> list[Any]:
@@ -135,12 +135,12 @@ class Keras3(Keras):
         # What `keras.random.normal(shape)` draws from; there is no public way to it.
         from keras.src.random.seed_generator import global_seed_generator
 
-        found = [*others, *(value for layer in self.layers(model) for value in vars(layer).values())]
+        values = [*others, *(value for layer in self.layers(model) for value in vars(layer).values())]
         # Those that Keras tracks are in lists of layers, too.
-        found += [each for layer in self.layers(model) for each in getattr(layer, "_seed_generators", ())]
-        kinds = [each for each in found if isinstance(each, keras.random.SeedGenerator)]
+        values += [listed for layer in self.layers(model) for listed in getattr(layer, "_seed_generators", ())]
+        generators = [value for value in values if isinstance(value, keras.random.SeedGenerator)]
         last = global_seed_generator()
-        unique = [*{id(each): each for each in kinds if each is not last}.values(), last]
+        unique = [*{id(generator): generator for generator in generators if generator is not last}.values(), last]
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for generator in unique:
                 _let_differ(generator)
@@ -153,13 +153,13 @@ class Keras3(Keras):
         global_state.set_global_attribute("global_seed_generator", generators[-1])
 
     def metrics(self, model: Any, *, compiled: bool) -> list[Any]:
-        found = super().metrics(model, compiled=compiled)
+        metrics = super().metrics(model, compiled=compiled)
         if compiled:
-            return found
+            return metrics
         # Models of KerasHub compile themselves.
-        loss, *made = (getattr(model, f"_compile_{name}", None) for name in ("loss", "metrics"))
-        made += [getattr(model, "_loss_tracker", None), *getattr(loss, "metrics", ())]
-        return [each for each in found if not any(each is other for other in made)]
+        loss, *of_compile = (getattr(model, f"_compile_{name}", None) for name in ("loss", "metrics"))
+        of_compile += [getattr(model, "_loss_tracker", None), *getattr(loss, "metrics", ())]
+        return [metric for metric in metrics if not any(metric is other for other in of_compile)]
 
     def tables(self, model: Any) -> list[Any]:
         inside = tf.train.TrackableView(model).descendants()
@@ -167,8 +167,8 @@ class Keras3(Keras):
 
     def averages(self, model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
         """Returns averages, which a checkpoint holds as `average`, under the names of what they average."""
-        weights = {name: each for name, each in self.named(model, trainable=trainable_only) if each.dtype.is_floating}
-        values = {name: tf.Variable(each, trainable=False, name="average") for name, each in weights.items()}
+        weights = {name: v for name, v in self.named(model, trainable=trainable_only) if v.dtype.is_floating}
+        values = {name: tf.Variable(v, trainable=False, name="average") for name, v in weights.items()}
         return Averages([*weights.values()], [*values.values()], {"average": tree_of(values)})
 
     def build_optimizer(self, optimizer_config: Any, runtime_config: Any) -> Any:
@@ -184,15 +184,15 @@ class Keras3(Keras):
         """
         if not optimizer.built:
             optimizer.build(list(trainable))
-        held = inner(optimizer)
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1 and held.gradient_accumulation_steps:
+        wrapped = inner(optimizer)
+        steps = wrapped.gradient_accumulation_steps
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1 and steps:
             raise AccumulationError(
-                f"{type(held).__name__} has gradient_accumulation_steps={held.gradient_accumulation_steps}, and Keras "
-                "cannot accumulate on several replicas (keras#20582): leave it out, and set "
-                f"trainer.gradient_accumulation_steps={held.gradient_accumulation_steps}"
+                f"{type(wrapped).__name__} has gradient_accumulation_steps={steps}, and Keras cannot accumulate on "
+                f"several replicas (keras#20582): leave it out, and set trainer.gradient_accumulation_steps={steps}"
             )
-        clips = any(getattr(held, name, None) for name in ("clipnorm", "clipvalue", "global_clipnorm"))
-        checks = held is not optimizer
+        clips = any(getattr(wrapped, name, None) for name in ("clipnorm", "clipvalue", "global_clipnorm"))
+        checks = wrapped is not optimizer
         if (clips or checks) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
             self.intercept(optimizer, lambda apply, pairs: apply(_shares(pairs)))
 
@@ -208,11 +208,11 @@ class Keras3(Keras):
                     of_path[str(variable.path).replace("/", "_")].append(names[id(variable)])
         for variable in optimizer.variables:
             name = slot = str(variable.path).rpartition("/")[2]
-            owner = max((each for each in of_path if name.startswith(f"{each}_")), key=len, default=None)
+            owner = max((path for path in of_path if name.startswith(f"{path}_")), key=len, default=None)
             if owner is not None:  # layers of two nested models may have one path; their slots come in their order
-                kind, number = name.removeprefix(f"{owner}_"), counts[name] % len(of_path[owner])
+                purpose, number = name.removeprefix(f"{owner}_"), counts[name] % len(of_path[owner])
                 counts[name] += 1
-                slot = f"slots/{of_path[owner][number]}/{kind}"
+                slot = f"slots/{of_path[owner][number]}/{purpose}"
             values[free_name(slot, values)] = variable.value
         return values
 
@@ -228,8 +228,8 @@ class Keras3(Keras):
 
         @tf.autograph.experimental.do_not_convert
         def apply(grads: Any, trainable_variables: Any = None) -> Any:
-            known = optimizer._trainable_variables if trainable_variables is None else trainable_variables  # as Keras
-            return take(apply_pairs, list(zip(grads, known, strict=True)))
+            updated = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+            return take(apply_pairs, list(zip(grads, updated, strict=True)))
 
         return replace_method(optimizer, "apply", apply)
 
@@ -243,8 +243,8 @@ KERAS = Keras3()
 def _of(tree: Any, trainable: bool) -> list[Any]:
     if trainable:
         return list(tree.trainable_variables)
-    found = tree.weights if isinstance(tree, keras.Layer) else tree.variables
-    return list({id(each): each for each in found}.values())
+    variables = tree.weights if isinstance(tree, keras.Layer) else tree.variables
+    return list({id(variable): variable for variable in variables}.values())
 
 
 def _names(tree: Any) -> dict[int, str]:
@@ -252,16 +252,15 @@ def _names(tree: Any) -> dict[int, str]:
     names = dict[int, str]()
     queue, seen = collections.deque([(tree, "")] if isinstance(tree, keras.Layer) else []), {id(tree)}
     while queue:
-        layer, place = queue.popleft()
+        layer, prefix = queue.popleft()
         children = layers_inside(layer)
-        own = own_variables(layer)
-        for part, name in zip([*children, *own], counted_names([*children, *own]), strict=True):
-            if isinstance(part, keras.Layer):
-                if id(part) not in seen:
-                    seen.add(id(part))
-                    queue.append((part, f"{place}{name}/"))
-            else:
-                names.setdefault(id(part), f"{place}{name}")
+        inside = [*children, *own_variables(layer)]
+        for item, name in zip(inside, counted_names(inside), strict=True):
+            if not isinstance(item, keras.Layer):
+                names.setdefault(id(item), f"{prefix}{name}")
+            elif id(item) not in seen:
+                seen.add(id(item))
+                queue.append((item, f"{prefix}{name}/"))
     return names
 
 
@@ -279,8 +278,8 @@ _LOSSES = Replaced(lambda: [(keras.losses.Loss, "__call__", _undivided)])
 
 def own_variables(layer: Any) -> list[Any]:
     """Returns the variables that a layer holds beside those of the layers inside it."""
-    of_others = {id(each) for inside in layers_inside(layer) for each in inside.weights}
-    return [each for each in layer.weights if id(each) not in of_others]
+    of_others = {id(variable) for inside in layers_inside(layer) for variable in inside.weights}
+    return [variable for variable in layer.weights if id(variable) not in of_others]
 
 
 def _let_differ(generator: Any) -> None:
@@ -298,9 +297,9 @@ def _shares(pairs: Pairs) -> Pairs:
     """
     context = tf.distribute.get_replica_context()
     given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-    summed = context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.convert_to_tensor(each) for each, _ in given])
-    is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in summed])
+    summed = context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.convert_to_tensor(gradient) for gradient, _ in given])
+    is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in summed])
     is_first = tf.equal(context.replica_id_in_sync_group, 0)
     keeps = tf.logical_or(is_first, tf.logical_not(is_finite))
-    shares = [tf.where(keeps, each, tf.zeros_like(each)) for each in summed]
+    shares = [tf.where(keeps, gradient, tf.zeros_like(gradient)) for gradient in summed]
     return [(share, variable) for share, (_, variable) in zip(shares, given, strict=True)]

@@ -53,8 +53,8 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.
     Raises:
       ConfigError: Keras 3 has no such optimizer, or cannot do what a field says.
     """
-    if found := list(problems(optimizer_config)):
-        raise ConfigError(found)
+    if refused := list(problems(optimizer_config)):
+        raise ConfigError(refused)
     import keras
 
     from official_trainer.tasks.keras import garden3
@@ -114,9 +114,9 @@ def problems(optimizer_config: Any) -> Iterator[Problem]:
         elif section.type is not None and section.type not in types:
             near = best_match(section.type, types)
             yield Problem("not there in Keras 3", path, repr(section.type), allowed, near, _OWN)
-    if (kind := optimizer_config.optimizer.type) not in _OPTIMIZERS:
+    if (chosen := optimizer_config.optimizer.type) not in _OPTIMIZERS:
         return
-    section, path = optimizer_config.optimizer.get(), f"{_ROOT}.optimizer.{kind}"
+    section, path = optimizer_config.optimizer.get(), f"{_ROOT}.optimizer.{chosen}"
     if decay := getattr(section, "decay", 0.0):
         fix = f"set {_ROOT}.learning_rate.type to a schedule"
         yield Problem("Keras 3's SGD has no decay", f"{path}.decay", repr(decay), fix=fix)
