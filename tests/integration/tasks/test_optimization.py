@@ -1,12 +1,14 @@
 """What is put around an update changes nothing of it: an optimizer of Keras ends with the bits that it has alone."""
 
 import inspect
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
 
+from official_trainer.program.keras_fit import keras2 as keras_fit
 from official_trainer.tasks.keras import keras2
 from tests.support.cases import cases
 
@@ -64,6 +66,11 @@ def by_keras(optimizer, loss, weights, tape):
     optimizer.minimize(loss, weights, tape=tape)
 
 
+def by_fit(optimizer, loss, weights, tape):
+    """As a Program does."""
+    keras_fit.KERAS.minimize(optimizer, loss, types.SimpleNamespace(trainable_variables=weights), tape)
+
+
 def by_gradients(optimizer, loss, weights, tape):
     gradients = tape.gradient(loss, weights)
     keras2.KERAS.apply(optimizer, list(zip(gradients, weights, strict=True)), after=loss)
@@ -78,17 +85,12 @@ def check_alike(create, ways):
 
 
 def check_kind(name):
-    check_alike(KINDS[name], [keras2.minimize, by_gradients])
+    check_alike(KINDS[name], [by_fit, by_gradients])
 
 
 def check_setting(name):
     scales = "loss scale" in name  # by_gradients is for gradients that are not scaled
-    check_alike(SETTINGS[name], [keras2.minimize] if scales else [keras2.minimize, by_gradients])
-
-
-def check_large_model(kind, monkeypatch):
-    monkeypatch.setattr(keras2, "_SMALL_MODEL", 0)
-    check_alike(kind, [keras2.minimize, by_gradients])
+    check_alike(SETTINGS[name], [by_fit] if scales else [by_fit, by_gradients])
 
 
 @pytest.mark.parametrize("name", cases(list(KINDS), "optimizers.Adam", "legacy.Adam"))
@@ -101,12 +103,6 @@ def test_an_update_is_that_of_the_optimizer(name):
 def test_settings_of_an_optimizer_count(name):
     """T3, K2: schedules, decay, clipping, averages, loss scales, XLA."""
     check_setting(name)
-
-
-@pytest.mark.parametrize("kind", [keras.optimizers.Adam, keras.optimizers.legacy.Adam], ids=["new", "legacy"])
-def test_a_large_model_is_updated_alike(kind, monkeypatch):
-    """T3: its updates wait until all gradients are there."""
-    check_large_model(kind, monkeypatch)
 
 
 class Counting(keras.optimizers.SGD):
@@ -137,7 +133,7 @@ def test_an_optimizer_that_does_otherwise_is_left_alone(create):
     model, x = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), tf.constant([[1.0, 2.0]])
     start = [weight.numpy() for weight in model.weights]
     found = []
-    for apply in (by_keras, keras2.minimize, by_gradients):
+    for apply in (by_keras, by_fit, by_gradients):
         model.set_weights(start)
         optimizer = create()
         step = tf.function(lambda optimizer=optimizer, apply=apply: _step(model, x, optimizer, apply))
@@ -166,7 +162,7 @@ def test_a_step_without_data_does_not_count(create):
     @tf.function
     def run(iterator):
         for _ in tf.range(5):
-            _step(model, next(iterator), optimizer, keras2.minimize)
+            _step(model, next(iterator), optimizer, by_fit)
 
     with pytest.raises(tf.errors.OutOfRangeError):
         run(iterator)
@@ -176,7 +172,7 @@ def test_a_step_without_data_does_not_count(create):
 def test_a_variable_is_read_as_ever_after_an_update():
     model, optimizer = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
-    step = tf.function(lambda: _step(model, tf.ones([1, 2]), optimizer, keras2.minimize))
+    step = tf.function(lambda: _step(model, tf.ones([1, 2]), optimizer, by_fit))
     step()
     optimizer.learning_rate.assign(0.5)
     assert tf.convert_to_tensor(optimizer.learning_rate).numpy() == 0.5
