@@ -72,16 +72,14 @@ class SourceInUse:
       examples: how many there are.
       fingerprint: returns a text that changes with the data; empty if nothing tells.
       order: the library that orders the examples, with its version; empty for this one.
-      reader: the `Reader` of the examples.
-      parse: turns a dataset of records into one of what `parse_fn` makes of them; None for examples without it.
+      source: the `Source` itself.
     """
 
     section: str
     examples: int
     fingerprint: Callable[[], str]
     order: str
-    reader: Any
-    parse: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None
+    source: Any
 
     def facts(self) -> dict[str, Any]:
         """Returns what says that the data is the same, for a checkpoint."""

@@ -298,7 +298,6 @@ class _Pipeline:
             for _, array in reader.first
         ]
         self._workers = getattr(params, "workers", None) or min(os.cpu_count() or 1, _MOST_WORKERS)
-        self._reader = reader
         self._failure: DataError | None = None
         most = min(_BLOCK_EXAMPLES, _BLOCK_BYTES // max(1, reader.num_bytes)) // plan.pipeline_batch_size
         self._block_steps = max(1, min(_BLOCK_STEPS, most)) if plan.training and reader.reads_many else 1
@@ -316,8 +315,7 @@ class _Pipeline:
             examples=count,
             fingerprint=source.fingerprint,
             order=context.order,
-            reader=self._reader,
-            parse=None if self._parsing is None else self._parsing.parsed,
+            source=source,
         )
         context.sources.append(told)
         self._section = context.section

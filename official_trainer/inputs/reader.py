@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection, reduction
@@ -152,18 +151,6 @@ class Reader:
             return arrays_of(self._example(index, index))
         except Exception as error:
             return error
-
-    def seconds(self, indices: Sequence[int]) -> dict[str, float]:
-        """Returns how long a thread takes for good examples: the source, and the transforms if there are any."""
-        start = time.perf_counter()
-        if not self._transforms:
-            self.source.take(indices)
-            return {"source": time.perf_counter() - start}
-        examples = self.source.__getitems__(indices)
-        between = time.perf_counter()
-        for example, index in zip(examples, indices, strict=True):
-            arrays_of(self._transformed(example, index))
-        return {"source": between - start, "transforms": time.perf_counter() - between}
 
     def _batch(self, indices: Any, positions: Any) -> list[Any]:
         if self._transforms:

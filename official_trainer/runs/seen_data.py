@@ -23,8 +23,8 @@ from official_trainer.runs import run
 from official_trainer.runs.job import Job, check_ready, say_place
 from official_trainer.user_code import during
 
-_SECONDS = 0.5  # that a part is measured, so this says which is slow, and not how fast a run will be
-_READ, _SHOWN = 64, 3  # examples
+_SECONDS = 0.5  # that reading is measured
+_SHOWN = 3  # examples
 
 Seen = TypeVar("Seen")
 Field: TypeAlias = tuple[str, str, Sequence[int | None], Sequence[Any]]
@@ -40,14 +40,12 @@ class SeenData:
       examples: how many there are; None if that is unknown.
       fields: of an example in the `source`, if they are read by number, and as `build_inputs` puts it into a `batch`.
       speed: examples a second, without a model.
-      parts: those of a thread that does one part alone; empty unless they are read by number.
     """
 
     section: str
     examples: int | None
     fields: Mapping[str, Sequence[Field]]
     speed: float
-    parts: Mapping[str, float]
 
 
 def look(job: Job, names: Sequence[str]) -> Iterator[SeenData]:
@@ -128,10 +126,10 @@ def _seen(task: Any, section: Any, path: str, *, seed: int) -> SeenData:
         builder.build()
         context: Any = builder.context
         batches, sources = iter(builder.of_pipeline), [each for each in context.sources if each.section == path]
-        fields = {"source": _of_source(sources[0].reader.source)} if sources else {}
+        fields = {"source": _of_source(sources[0].source)} if sources else {}
         fields["batch"] = [_of_batch(*each) for each in flat(next(batches, {}))]
         speed = _rate(batches) or _rate(iter(builder.of_pipeline))  # if there was one batch
-        return SeenData(path, context.examples_per_epoch, fields, speed, _parts(sources[0]) if sources else {})
+        return SeenData(path, context.examples_per_epoch, fields, speed)
 
 
 def _of_batch(path: str, leaf: Any) -> Field:
@@ -147,24 +145,6 @@ def _of_source(source: Any) -> list[Field]:
             found.append({path: as_array(leaf, path) for path, leaf in flat(source[index])})
     fields = found[0] if found else {}
     return [(path, str(a.dtype), a.shape, [each[path] for each in found if path in each]) for path, a in fields.items()]
-
-
-def _parts(source: Any) -> dict[str, float]:
-    reader, done, seconds, start = source.reader, 0, dict[str, float](), time.perf_counter()
-    for first in range(0, source.examples, _READ):
-        rows = range(first, min(first + _READ, source.examples))
-        with contextlib.suppress(Exception):  # one of them is bad
-            for part, spent in reader.seconds(rows).items():
-                seconds[part] = seconds.get(part, 0.0) + spent
-            done += len(rows)
-        if time.perf_counter() - start > _SECONDS:
-            break
-    rates = {part: done / max(spent, 1e-9) for part, spent in seconds.items()}
-    if source.parse is not None:
-        some = tf.range(min(_READ, source.examples), dtype=tf.int64).numpy()
-        records = tf.data.Dataset.from_tensor_slices(reader.read(some, some)[0]).repeat()
-        rates["parse_fn"] = _rate(iter(source.parse(records).batch(_READ)))
-    return rates
 
 
 def _rate(batches: Iterator[Any]) -> float:

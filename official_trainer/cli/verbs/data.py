@@ -86,11 +86,6 @@ def _lines(seen: SeenData, section: Any) -> Iterator[str]:
             rows.append((f"  {name}", _TYPES.get(dtype, dtype), sizes, ", ".join(map(_value, values))))
     yield from terminal.columns(rows, fit=terminal.table_width())
     yield f"  reading: {seen.speed:,.0f} examples/s, without a model"
-    if seen.parts:
-        slowest = min(seen.parts, key=lambda part: seen.parts[part])
-        slowest = slowest if seen.parts[slowest] < 2 * seen.speed else "making batches of them"
-        parts = ", ".join(f"{name} {rate:,.0f}" for name, rate in seen.parts.items())
-        yield terminal.hanging("  of it:   ", f"{parts} examples/s of one thread; slowest: {slowest}")
 
 
 def _value(value: Any) -> str:
