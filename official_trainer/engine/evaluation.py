@@ -248,8 +248,6 @@ class Evaluation:
     The results do not depend on the batch size or the number of replicas: a last, smaller batch is evaluated as it is,
     and the loss is weighted by examples.
 
-    Size: all sets are evaluated with one state of the weights, which it has to keep.
-
     Attributes:
       own_set: the task's own validation set.
       current_set: the one that is evaluated now, or was last.
