@@ -325,6 +325,22 @@ class Matching:
         return dataclasses.replace(spec, name="") if isinstance(item, Mapping) else spec
 
 
+def names_in(prefix: str, path: str) -> list[str]:
+    """Returns the names of what a checkpoint holds in the object at a path; none if it has no such object.
+
+    Raises:
+      CheckpointError: it has no object graph.
+    """
+    nodes = _read_graph(prefix)
+    node = nodes[0]
+    for name in path.split("/"):
+        number = next((child.node_id for child in node.children if child.local_name == name), None)
+        if number is None:
+            return []
+        node = nodes[number]
+    return [child.local_name for child in node.children]
+
+
 def _read_graph(prefix: str) -> Sequence[Any]:
     reader = tf.compat.v1.train.NewCheckpointReader(prefix)
     if not reader.has_tensor(_GRAPH_KEY):

@@ -19,6 +19,7 @@ from official_trainer.checkpoints.matching import (
     RestoreReport,
     Trackable,
     VariableSpec,
+    names_in,
     never_updated,
     saved_specs,
 )
@@ -29,8 +30,8 @@ _logger = logging.getLogger(__name__)
 REPLICA_VALUES = "training/replicas/"
 """Where a checkpoint holds the values of each replica; a run that continues with fewer or more loses nothing."""
 
-STEP_NUMBERS = "training/numbers/"
-"""Where a checkpoint holds the means of what steps return beside the loss; those of earlier versions hold none."""
+RETURNED_NUMBERS = ("training/numbers/returned/", "training/numbers_of_replicas/")
+"""Where a checkpoint holds the means of what steps return beside the loss; the code may return others by now."""
 
 AVERAGE = "/.OPTIMIZER_SLOT/optimizer/average/"
 """In the key of an average of weights, a slot of Model Garden's wrapper, which holds the optimizer."""
@@ -56,8 +57,9 @@ def read_exactly(
     matching = _match(prefix, items)
     report = matching.report(step=step)
     differing = [*report.missing, *report.extra, *(mismatch.live for mismatch in report.wrong_shape)]
-    newer = (f"{REPLICA_VALUES}*", f"{STEP_NUMBERS}*")
-    may_differ = (*newer, *((*garden.LACKS, *never_updated(prefix)) if garden.wrote(prefix) else ()))
+    may_differ = [f"{folder}*" for folder in (REPLICA_VALUES, *RETURNED_NUMBERS)]
+    if garden.wrote(prefix):
+        may_differ += [*garden.LACKS, *never_updated(prefix)]
     expected = [spec for spec in differing if any(_allows(pattern, spec) for pattern in may_differ)]
     allowed = [spec for spec in differing if any(_allows(pattern, spec) for pattern in allow_mismatch)]
     refused = [spec for spec in differing if spec not in (*expected, *allowed)]
@@ -195,6 +197,16 @@ def read_vocabularies(matching: Matching, *, keeps_size: bool) -> None:
             live.keep()
         else:
             live.deserialize(saved, keeps_size=keeps_size)
+
+
+def saved_names(prefix: str, path: str) -> list[str]:
+    """Returns the names of what a checkpoint holds in an object, `training/numbers`; none if it has no such object.
+
+    Raises:
+      CheckpointError: it cannot be read.
+    """
+    with _faults_explained(prefix):
+        return names_in(prefix, path)
 
 
 def saved_keys(prefix: str) -> Collection[str]:

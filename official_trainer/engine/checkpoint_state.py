@@ -84,21 +84,18 @@ class CheckpointState:
         if state := {**self._attached, **self._vocabularies}:
             items["state"] = kerases.tree_of(state)
         training = tf.train.Checkpoint(
-            loss=step.loss,
-            loss_trace=step.trace,
+            numbers=step.numbers,
             position=train_iterator.position,
             metrics=[kerases.of(each, *getattr(each, "metrics", ())).trackable(each) for each in step.metrics],
         )
-        training.numbers = step.numbers.state
-        # Apart, so that the other values of a checkpoint without these numbers keep their places.
-        others = [variable for variable in self._variables if variable is not step.numbers.sums]
+        fixed = [*context.model_variables, *step.fixed_variables, *self._attached_variables]
         beside = [value for value in self._attached.values() if any(value is state for state in self._states)]
-        self._of_replicas = replicas.ReplicaValues(others, self.process_group.peers, set_by_replicas=beside)
-        self._numbers_of_replicas = replicas.ReplicaValues([step.numbers.sums], self.process_group.peers)
+        self._of_replicas = replicas.ReplicaValues(fixed, self.process_group.peers, set_by_replicas=beside)
         if self._of_replicas.state is not None:
             training.replicas = self._of_replicas.state
-        if self._numbers_of_replicas.state is not None:
-            step.numbers.state.replicas = self._numbers_of_replicas.state
+        self._numbers_of_replicas: dict[str, replicas.ReplicaValues] = {}
+        training.numbers_of_replicas = {}
+        self._saved_numbers = training.numbers_of_replicas  # TensorFlow's own dictionary
         self.checkpoint = tf.train.Checkpoint(global_step=context.global_step, model=model, training=training, **items)
         kept = [*held, *self._attached.values(), context.global_step, *context.streams.states]
         kept += [step.first_bad_step]
@@ -126,7 +123,11 @@ class CheckpointState:
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
         """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
-        self._step.numbers.reset()  # a checkpoint need not have all names
+        numbers = self._step.numbers
+        numbers.make(restore.saved_names(prefix, "training/numbers/returned"))
+        numbers.reset()  # a checkpoint need not have all names
+        for of_replicas in self._values_of_numbers():
+            of_replicas.collect()
         self._step.forget_bad_step()
         return restore.read_exactly(self._held_by(prefix), prefix, step, allow_mismatch)
 
@@ -187,20 +188,17 @@ class CheckpointState:
             if (restored := setting.numpy()) != value:
                 _logger.warning("%s is %g, as in the checkpoint; the code sets %g", name, restored, value)
         lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
-        lacks_values = any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking)
-        self._continue(lacks_values, any(spec.key.startswith(restore.STEP_NUMBERS) for spec in lacking))
+        self._continue(any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking))
 
     @collective
-    def _continue(self, lacks_replica_values: bool, lacks_numbers: bool) -> None:
+    def _continue(self, lacks_replica_values: bool) -> None:
         self._train_iterator.reset()
         if self._vocabularies:
             for validation_set in self._validation_sets:
                 validation_set.forget_data()  # it was built with those of the code
-        self._step.numbers.after_restore()
         if not lacks_replica_values:
-            self._of_replicas.restore()
-        if not lacks_numbers:
-            self._numbers_of_replicas.restore()
+            for of_replicas in (self._of_replicas, *self._values_of_numbers()):
+                of_replicas.restore()
 
     @collective
     def use_configured_optimizer(self) -> None:
@@ -226,8 +224,21 @@ class CheckpointState:
     @property
     def _variables(self) -> list[tf.Variable]:
         """The variables whose values may differ by replica, among others."""
-        beside = [value for value in self._attached.values() if isinstance(value, tf.Variable)]
-        return [*self._context.model_variables, *self._step.variables, *beside]
+        return [*self._context.model_variables, *self._step.variables, *self._attached_variables]
+
+    @property
+    def _attached_variables(self) -> list[tf.Variable]:
+        return [value for value in self._attached.values() if isinstance(value, tf.Variable)]
+
+    def _values_of_numbers(self) -> list[replicas.ReplicaValues]:
+        """Returns the replicas' values of what steps have returned so far, which checkpoints hold from here on."""
+        for name, mean in self._step.numbers.returned.items():
+            if name not in self._numbers_of_replicas:
+                of_replicas = replicas.ReplicaValues(mean.variables, self.process_group.peers)
+                self._numbers_of_replicas[name] = of_replicas
+                if of_replicas.state is not None:
+                    self._saved_numbers[name] = of_replicas.state
+        return list(self._numbers_of_replicas.values())
 
     @collective
     def synchronize(self) -> None:
@@ -246,8 +257,8 @@ class CheckpointState:
         With other processes, replicas have common values from here to the next collective call, because only the chief
         reads what is written.
         """
-        self._of_replicas.collect()
-        self._numbers_of_replicas.collect()
+        for of_replicas in (self._of_replicas, *self._values_of_numbers()):
+            of_replicas.collect()
         if not self.process_group.is_alone:
             self.process_group.undo_at_next_call(replicas.ValueBackup(self._variables).restore)
             self.synchronize()

@@ -34,6 +34,7 @@ from official_trainer.tasks import contract, metrics
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.contract import ContractError, EndlessError, metrics_of
+from official_trainer.tasks.numbers import Mean
 from official_trainer.tracking import monitored
 from official_trainer.user_code import during
 
@@ -81,9 +82,15 @@ class ValidationSet:
         self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
         self.is_built = self._is_warned = self._builds = False
-        self.loss = metrics.Mean("validation_loss")
+        self.loss = Mean("validation_loss")
         self.metrics: list[Any] = []
-        self.num_examples = metrics.example_counter()
+        self.num_examples = tf.Variable(
+            tf.constant(0, tf.int64),
+            trainable=False,
+            name="examples",
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
 
     def build_metrics(self) -> None:
         """Builds the metrics; called under the strategy's scope.

@@ -26,8 +26,8 @@ from official_trainer.tasks import accumulation, contract, optimization, publish
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.contract import metrics_of
-from official_trainer.tasks.metrics import LossTrace, Mean, check_names, never_updated, reset, results_of, variables_of
-from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
+from official_trainer.tasks.metrics import check_names, never_updated, reset, results_of, variables_of
+from official_trainer.tasks.numbers import ROW_FIELDS, LossTrace, Numbers, beside_loss, names_of
 from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image
 from official_trainer.user_code import during, is_defined_by_user
@@ -41,10 +41,8 @@ class TrainStep:
     """The training step on one batch: the task's step on every replica, then the counters and averages.
 
     Attributes:
-      loss: mean loss since the last reset.
       metrics: the task's and the model's.
-      trace: the loss of the last step, and its moving average.
-      numbers: what the task's step returns beside the loss.
+      numbers: losses, and what the task's step returns beside its loss.
       first_bad_step: the first step since the last reset whose loss was not finite, or above
         `trainer.loss_upper_bound`; on each replica, -1 for none.
       accumulator: runs the task's step over micro-batches; None for one update per batch.
@@ -73,13 +71,12 @@ class TrainStep:
           ValueError: two metrics share a name.
         """
         self._context, self.accumulator, self.compiles_windows = context, accumulator, compiles_windows
-        self.loss = Mean("training_loss")
         kept = context.options.as_fit
         of_model = kerases.of(context.model).metrics(context.model, compiled=kept)
         self.metrics: list[Any] = [*metrics_of(context.task, context.model, training=True), *of_model] if trains else []
         self._kept = of_model if kept else []
         self._shared = of_model if trains and not self._kept else []
-        self.trace, self.numbers, self._is_checked = LossTrace(), StepNumbers(), False
+        self.numbers, self._is_checked = Numbers(), False
         self._bound = bound or LossBound()
         self.first_bad_step = tf.Variable(
             tf.constant(_NO_STEP, tf.int64),
@@ -93,12 +90,17 @@ class TrainStep:
 
     @property
     def _measures(self) -> list[Any]:
-        return [*self.metrics, self.loss]
+        return [*self.metrics, self.numbers.training_loss]
 
     @property
     def variables(self) -> list[tf.Variable]:
         """The variables of all that is measured."""
-        return [*self.trace.variables, *variables_of(self._measures), self.numbers.sums]
+        return [*self.fixed_variables, *variables_of(list(self.numbers.returned.values()))]
+
+    @property
+    def fixed_variables(self) -> list[tf.Variable]:
+        """The same without those of what steps return, whose names are known when one is traced."""
+        return [*self.numbers.loss_trace.variables, *variables_of(self._measures)]
 
     @property
     def shared_variables(self) -> list[tf.Variable]:
@@ -116,7 +118,7 @@ class TrainStep:
         rates = optimization.learning_rates(context.optimizer, context.global_step)
         for name, optimizer in context.other_optimizers.items():
             rates[f"{name}/learning_rate"] = optimization.learning_rate(optimizer, context.global_step)
-        return {**logs, **self.trace.results(context.step), **rates}
+        return {**logs, **self.numbers.loss_trace.results(context.step), **rates}
 
     def _warn_of_idle_metrics(self) -> None:
         """Warns once of metrics that a step of the user's own leaves out: they would be shown as 0."""
@@ -196,7 +198,7 @@ class TrainStep:
         return tf.function(self._context.traces.watched("train", self._run_of_one))
 
     def step_of_task(self) -> Callable[..., Any]:
-        """Returns the task's step, which returns logs; over micro-batches, what `_measured_logs` does."""
+        """Returns the task's step, which returns logs; over micro-batches, their mean loss."""
         accumulator, task = self.accumulator, self._context.task
         if accumulator is None:
             return task.train_step
@@ -204,24 +206,21 @@ class TrainStep:
         def streams(number: tf.Tensor) -> Any:
             return self._context.streams.of_part("train", self._stream_number(), number, accumulator.num_micro_batches)
 
-        def measured(logs: Mapping[str, Any]) -> list[tf.Tensor]:
-            loss, numbers = self._measured_logs(logs)
-            return [_mean(loss), tf.zeros([2, MAX_NUMBERS]) if numbers is None else numbers]
+        return accumulator.over(task.train_step, self._recorded, streams)
 
-        return accumulator.over(task.train_step, accumulation.Measured(measured, [[], [2, MAX_NUMBERS]]), streams)
-
-    def _measured(self, returned: Any) -> tuple[Any, tf.Tensor | None]:
-        """Returns the loss, and other numbers in one tensor, if there are any, of what `step_of_task` returned."""
-        return self._measured_logs(returned) if self.accumulator is None else returned
+    def _measured(self, returned: Any) -> tf.Tensor:
+        """Returns the loss, scalar float32, of what `step_of_task` returned, and records the other numbers; traced."""
+        return self._recorded(returned) if self.accumulator is None else returned
 
     @do_not_convert
-    def _measured_logs(self, logs: Mapping[str, Any]) -> tuple[Any, tf.Tensor | None]:
-        """Returns the loss of a step, and its other numbers in one tensor, if there are any; traced."""
+    def _recorded(self, logs: Mapping[str, Any]) -> tf.Tensor:
+        """Records the numbers that a step returns beside its loss; returns the loss, scalar float32; traced."""
         context = self._context
         check_logs(context.task, "train_step", logs, needed=context.task.loss)
         names = [*ROW_FIELDS, *LossTrace.NAMES, *optimization.rate_names(context.optimizer)]
         taken = names_of(self._measures) | dict.fromkeys(names, "what every row of training has")
-        return logs[context.task.loss], self.numbers.encoded(context.task, beside_loss(context.task, logs, taken))
+        self.numbers.add(context.task, beside_loss(context.task, logs, taken))
+        return _mean(logs[context.task.loss])
 
     @do_not_convert
     def run_on_replica(
@@ -246,18 +245,15 @@ class TrainStep:
         objects = {"model": context.model, "optimizer": context.optimizer, "metrics": self.metrics}
         with during(task=context.task, method="train_step", batch=lambda: batch_signature(inputs)):
             if context.enables_xla and not self.compiles_windows:
-                (loss, numbers), published = self._compiled(step_of_task, of_step, objects)(inputs)
+                loss, published = self._compiled(step_of_task, of_step, objects)(inputs)
             else:
                 with of_step() as published:
-                    loss, numbers = self._measured(step_of_task(inputs, **objects))
+                    loss = self._measured(step_of_task(inputs, **objects))
         contract.check_tensors(context.task, "train_step", ())
-        loss = _mean(loss)
         if context.options.measures_loss:
-            self.loss.update_state(loss)
-            self.trace.update(loss)
+            self.numbers.training_loss.update_state(loss)
+            self.numbers.loss_trace.update(loss)
             self._notice(loss)
-        if numbers is not None:
-            self.numbers.add(numbers)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             context.global_step.assign_add(1)
         return published if publishes else None  # on a TPU, a replica cannot return a structure without tensors
@@ -347,7 +343,7 @@ class WindowRunner:
         """
         if not self._context.options.measures_loss:
             return 0.0
-        return float(self.step.loss.result()) if self.process_group.is_alone else self._mean_loss
+        return float(self.step.numbers.training_loss.result()) if self.process_group.is_alone else self._mean_loss
 
     @property
     def first_bad_step(self) -> int | None:
@@ -358,7 +354,7 @@ class WindowRunner:
     @property
     def loss_trace(self) -> dict[str, float]:
         """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
-        return self.step.trace.results(self._context.step)
+        return self.step.numbers.loss_trace.results(self._context.step)
 
     @collective
     def results(self) -> dict[str, Any]:
@@ -409,9 +405,10 @@ class WindowRunner:
     def end(self, first: int) -> int:
         """Ends a window that began at step `first`; returns how many steps ran."""
         if not self.process_group.is_alone:
-            own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
+            loss = self.step.numbers.training_loss
+            own_loss = float(local_sum(loss.total) / max(local_sum(loss.count), 1.0))
             bad_step = _first_step(copies(self.step.first_bad_step))
-            losses_and_steps = self.process_group.exchange((own, bad_step))
+            losses_and_steps = self.process_group.exchange((own_loss, bad_step))
             self._mean_loss = statistics.fmean(loss for loss, _ in losses_and_steps)
             self._first_bad_step = _first_step([step for _, step in losses_and_steps])
         self._context.traces.check("train")

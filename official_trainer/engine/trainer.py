@@ -170,7 +170,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         )
         orbit.StandardEvaluator.__init__(self, None, context.eval_options)
         self.train_metrics, self.validation_metrics = self._step.metrics, self.evaluation.own_set.metrics
-        self.train_loss, self.validation_loss = self._step.loss, self.evaluation.own_set.loss
+        self.train_loss, self.validation_loss = self._step.numbers.training_loss, self.evaluation.own_set.loss
         self.checkpoint = self.checkpoint_state.checkpoint
         for part in (self, self.windows, self.evaluation, self.checkpoint_state):
             self.process_group.register(part)

@@ -11,7 +11,6 @@ once for each update.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -25,19 +24,6 @@ from official_trainer.tasks.scopes import during
 
 Step = Callable[..., Any]
 """A task's `train_step(inputs, model, optimizer, metrics)`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """What is averaged over micro-batches.
-
-    Attributes:
-      of: returns float32 tensors for the logs of one.
-      shapes: of these tensors.
-    """
-
-    of: Callable[[dict[str, Any]], Sequence[tf.Tensor]]
-    shapes: Sequence[Sequence[int]]
 
 
 class _MicroBatch:
@@ -88,30 +74,24 @@ class Accumulator:
 
         kerases.of(optimizer).intercept(optimizer, take)
 
-    def over(self, step: Step, measured: Measured, entered: Callable[[Any], Any]) -> Step:
-        """Returns `step` over micro-batches, as a function with the same arguments that returns means over them.
+    def over(self, step: Step, loss_of: Callable[[dict[str, Any]], tf.Tensor], entered: Callable[[Any], Any]) -> Step:
+        """Returns `step` over micro-batches, as a function with the same arguments that returns the mean of their loss.
 
         Args:
           step: the task's; called in replica context, traced.
-          measured: what is averaged.
+          loss_of: returns the loss in what the step returns, scalar float32.
           entered: returns the context of a call, for the number of the micro-batch (scalar int64).
         """
         converted = convert(step)  # AutoGraph does not convert a loop's body by itself
 
         @do_not_convert
-        def run(inputs: Any, **kwargs: Any) -> list[tf.Tensor]:
-            return self._means(lambda part: measured.of(converted(part, **kwargs)), measured.shapes, entered, inputs)
+        def run(inputs: Any, **kwargs: Any) -> tf.Tensor:
+            return self._mean_loss(lambda part: loss_of(converted(part, **kwargs)), entered, inputs)
 
         return run
 
-    def _means(
-        self,
-        step: Callable[[Any], Sequence[tf.Tensor]],
-        shapes: Sequence[Sequence[int]],
-        entered: Callable[[Any], Any],
-        inputs: Any,
-    ) -> list[tf.Tensor]:
-        """Runs `step(part of inputs)` for each micro-batch; returns the means of what it returns, float32."""
+    def _mean_loss(self, step: Callable[[Any], tf.Tensor], entered: Callable[[Any], Any], inputs: Any) -> tf.Tensor:
+        """Runs `step(part of inputs)` for each micro-batch; returns the mean of the losses that it returns, float32."""
         self.is_used = True
         count = self.num_micro_batches
         sizes = tf.nest.map_structure(lambda whole: _micro_batch_size(whole, count), inputs)  # tasks may have others
@@ -121,7 +101,6 @@ class Accumulator:
                 "batch is a batch; set it to 1"
             )
         variables = list(self._model.trainable_variables)
-        num_gradients = len(variables)
 
         def call(number: Any, sums: Sequence[tf.Tensor], scale: float | None) -> tuple[list[tf.Tensor], Any]:
             part = tf.nest.map_structure(lambda whole, size: _part(whole, number, size), inputs, sizes)
@@ -136,16 +115,17 @@ class Accumulator:
                 )
             return micro_batch.sums, returned
 
-        def body(number: tf.Tensor, *before: tf.Tensor) -> list[tf.Tensor]:
-            sums, totals = before[:num_gradients], before[num_gradients:]
+        def body(number: tf.Tensor, total_loss: tf.Tensor, *sums: tf.Tensor) -> list[tf.Tensor]:
             with publish.discarded(), tf.name_scope(""):
-                added, returned = call(number, sums, None)
-            return [number + 1, *added, *_added(totals, returned)]
+                added, loss = call(number, sums, None)
+            return [number + 1, total_loss + loss, *added]
 
         zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
-        first = [tf.constant(0), *zeros, *(tf.zeros(shape) for shape in shapes)]
+        first = [tf.constant(0), tf.constant(0.0), *zeros]
         try:
-            last, *sums = tf.while_loop(lambda number, *_: number < count - 1, body, first, parallel_iterations=1)
+            last, total_loss, *sums = tf.while_loop(
+                lambda number, *_: number < count - 1, body, first, parallel_iterations=1
+            )
         except RuntimeError as error:
             if "merge_call" not in str(error):
                 raise
@@ -153,12 +133,8 @@ class Accumulator:
                 f"{_FIELD}: replicas communicate within the task's step, as in synchronized batch norm; with "
                 "accumulation they can only do so once for each update. Use other layers, or set it to 1"
             ) from error
-        _, returned = call(last, sums[:num_gradients], 1.0 / count)
-        return [total / count for total in _added(sums[num_gradients:], returned)]
-
-
-def _added(totals: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    return [total + value for total, value in zip(totals, values, strict=True)]
+        _, loss = call(last, sums, 1.0 / count)
+        return (total_loss + loss) / count
 
 
 def accumulator_of(trainer_config: Any, optimizer: Any, model: Any) -> Accumulator | None:

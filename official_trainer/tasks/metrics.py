@@ -1,8 +1,8 @@
-"""Metrics that the engine always computes: loss of the last step, its moving average, number of evaluated examples.
+"""Metrics of a task or of a model, as the engine uses them: of either Keras, Model Garden's, and of several tasks.
 
-Owns: these variables, moving averages of other metrics, the metrics of one of several tasks, the rule that names
-differ, and which values of a metric are better. Does not own: a task's metrics, names of results
-(`tracking/monitored.py`), where numbers go (`tracking/`).
+Owns: reading and resetting them, moving averages, the metrics of one of several tasks, the rule that names differ, and
+which values of a metric are better. Does not own: the numbers that the engine measures by itself (`numbers.py`), names
+of results (`tracking/monitored.py`), where numbers go (`tracking/`).
 """
 
 from __future__ import annotations
@@ -14,50 +14,14 @@ from typing import Any
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks.autograph import do_not_convert
+from official_trainer.tasks.numbers import SMOOTHING_WEIGHT, Mean
 from official_trainer.tracking.monitored import Direction
-
-SMOOTHING_WEIGHT = 0.01
-"""Weight of a new loss in the moving average."""
 
 
 class MetricDirectionError(UserError, ValueError):
     """It is not declared which values of a metric are better, or the declaration is not a known word."""
 
     exit_code = ExitCode.CONFIG
-
-
-class LossTrace(tf.Module):
-    """The last step's loss and the moving average of all losses, each a mean over replicas."""
-
-    NAMES = ("batch_loss", "smoothed_loss")
-    """The names of the results."""
-
-    def __init__(self) -> None:
-        super().__init__(name="loss_trace")
-        on_read = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
-        self.last = tf.Variable(0.0, trainable=False, name="batch_loss", **on_read)
-        self.average = tf.Variable(0.0, trainable=False, name="smoothed_loss", **on_read)
-
-    def update(self, loss: tf.Tensor) -> None:
-        """Takes one step's loss, scalar float32; called in replica context, traced.
-
-        As few operations as possible: for a small model each is a hundredth of a step.
-        """
-        self.average.assign_add(SMOOTHING_WEIGHT * (loss - self.average.read_value()))
-        self.last.assign(loss)
-
-    def results(self, num_steps: int) -> dict[str, float]:
-        """Returns both by name, after `num_steps` updates.
-
-        The average starts at zero; dividing by the sum of the losses' weights corrects that (Kingma and Ba, 2014,
-        section 3).
-        """
-        sum_of_weights = 1.0 - (1.0 - SMOOTHING_WEIGHT) ** num_steps
-        return {
-            "batch_loss": float(self.last.numpy()),
-            "smoothed_loss": float(self.average.numpy()) / max(sum_of_weights, 1e-12),
-        }
 
 
 def MovingAverage(metric: Any, weight: float = SMOOTHING_WEIGHT, name: str | None = None) -> Any:
@@ -128,54 +92,6 @@ def _moving_average_class(kind: Any) -> Any:
     return Average
 
 
-class Mean(tf.Module):
-    """The mean of a loss over all values since the last reset, on all replicas; of either Keras.
-
-    Its variables have the names and the values of those of `keras.metrics.Mean`, so that checkpoints fit.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name)
-        on_read = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
-        self.total = tf.Variable(0.0, trainable=False, name="total", **on_read)
-        self.count = tf.Variable(0.0, trainable=False, name="count", **on_read)
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """Total and count: checkpoints hold the values of replicas in this order."""
-        return [self.total, self.count]
-
-    @do_not_convert
-    def update_state(self, value: Any, sample_weight: Any = None) -> None:
-        """Takes a value, or one for each example, float32; called in replica context, traced.
-
-        Args:
-          value: scalar, or `[batch, …]`.
-          sample_weight: how many examples a value stands for; None for 1.
-        """
-        value = tf.cast(value, tf.float32)
-        weight = tf.constant(1.0) if sample_weight is None else tf.cast(sample_weight, tf.float32)
-        if value.shape.rank != 0:
-            weight = tf.broadcast_to(weight, tf.shape(value))
-        total = value if sample_weight is None else value * weight
-        if value.shape.rank != 0:
-            total, weight = tf.reduce_sum(total), tf.reduce_sum(weight)
-        self.total.assign_add(total)
-        with tf.control_dependencies([value]):  # a step whose data never came must not count
-            self.count.assign_add(weight)
-
-    def result(self) -> tf.Tensor:
-        """Returns the mean, scalar float32; 0 without values."""
-        return tf.math.divide_no_nan(self.total.read_value(), self.count.read_value())
-
-    def reset_state(self) -> None:
-        """Forgets all values."""
-        self.total.assign(0.0)
-        self.count.assign(0.0)
-
-    reset_states = reset_state  # as trainers that override `train_loop_begin` call it
-
-
 class TaskMetrics(tf.Module):
     """The training metrics of one of several tasks; the engine uses it like one metric.
 
@@ -222,18 +138,6 @@ class TaskMetrics(tf.Module):
         """Resets all metrics."""
         for metric in self._all:
             reset(metric)
-
-
-def example_counter() -> tf.Variable:
-    """Returns a variable that each replica adds to and that reads as the sum over replicas, int64."""
-    return tf.Variable(
-        0,
-        dtype=tf.int64,
-        trainable=False,
-        name="examples",
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-    )
 
 
 def variables_of(metrics: Sequence[Any]) -> list[tf.Variable]:

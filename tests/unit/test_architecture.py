@@ -33,7 +33,7 @@ SATELLITES = {"formats", "launch", "program", "reports", "sources", "sweeps"}
 MAX_LINES = {
     **{"formats": 1000, "launch": 2450, "program": 4450, "reports": 2000, "sources": 1250, "sweeps": 2200},
     **{"tasks": 7900, "runs": 7100, "engine": 6200, "config": 6200, "inputs": 3650, "cli": 3800, "tracking": 3020},
-    **{"actions": 2950, "checkpoints": 2850, "distributed": 2100, "garden": 1550, "processes": 1550},
+    **{"actions": 2950, "checkpoints": 2900, "distributed": 2100, "garden": 1550, "processes": 1550},
 }
 """The most lines of a package, `.py` and `.pyi`. A change that needs more says why in its commit."""
 
@@ -172,7 +172,7 @@ print(json.dumps({"done": done, "heavy": heavy}))
 NEED_TENSORFLOW = {
     *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py"),
     *("runs/chosen_checkpoint.py", "runs/observer.py", "runs/train.py", "runs/worker.py"),
-    *("tasks/keras/garden3.py", "tasks/keras/keras3.py", "tasks/metrics.py"),
+    *("tasks/keras/garden3.py", "tasks/keras/keras3.py", "tasks/metrics.py", "tasks/numbers.py"),
     *("tasks/keras/weight_files.py", "tasks/multi_task/model.py", "tasks/vocabularies.py"),
     "cli/template/experiments/my_experiment.py",  # as a module of a user's, where `import keras` waits until it is used
 }

@@ -22,7 +22,6 @@ from official_trainer.lazy import keras, tf
 from official_trainer.tasks import contract, registry
 from official_trainer.tasks.multi_task.data import BATCHES, CHOSEN, TrainData, batches_of
 from official_trainer.tasks.multi_task.sampler import TaskSampler
-from official_trainer.tasks.step_numbers import beside_loss, names_of
 from official_trainer.tasks.task import Task, scaled_loss, split_inputs, total_loss, update
 
 _logger = logging.getLogger(__name__)
@@ -290,6 +289,8 @@ class MultiTask(Task):
           Logs; the loss is the weighted sum, or the loss of the step's task. In interleaved training they also have
           what the task's own step returned beside its loss, under the task's name.
         """
+        from official_trainer.tasks.numbers import beside_loss, names_of
+
         kept = {each.name: each for each in metrics or () if each.name in self.parts}
         if self._sampler is None:
             return self._joint_step(inputs, model, optimizer, kept)

@@ -29,9 +29,9 @@ def test_a_run_on_replicas_in_two_parts_equals_one_in_one(model_dir, tmp_path, s
     do(whole, *sets)
     do(model_dir, *sets, f"trainer.train_steps={stop_at}", "trainer.summary_interval=60")
     do(model_dir, *sets, "trainer.steps_per_loop=7", "trainer.summary_interval=60")
-    numbers = ("training/loss/", "training/metrics/")  # the last row of the first part has reset these
+    numbers = ("training/numbers/training_loss/", "training/metrics/")  # the last row of the first part has reset these
     # Off the checkpoints of the unbroken run, a mean over replicas is taken once more, and rounds once more.
-    numbers += ("training/loss_trace/",) if stop_at == 33 else ()
+    numbers += ("training/numbers/loss_trace/",) if stop_at == 33 else ()
     assert_same_checkpoint(whole, model_dir, 60, ignore=numbers)
 
 
@@ -50,7 +50,7 @@ def test_statistics_of_replicas_agree_wherever_somebody_looks(model_dir, tmp_pat
     do(model_dir, *sets, "trainer.train_steps=40")
     assert do(model_dir, *sets) == metrics
     assert do(model_dir, *sets, mode="eval")["validation_loss"] == metrics["validation_loss"]
-    assert_same_checkpoint(whole, model_dir, 60, ignore=("training/loss/", "training/metrics/"))
+    assert_same_checkpoint(whole, model_dir, 60, ignore=("training/numbers/training_loss/", "training/metrics/"))
 
 
 def test_weights_do_not_depend_on_steps_per_loop(finished, tmp_path):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.tasks.step_numbers import StepLogsError
+from official_trainer.tasks.numbers import StepLogsError
 from official_trainer.tracking import flatten
 from tests.support import several_tasks
 from tests.support.cases import cases, full
@@ -99,37 +99,41 @@ def test_windows_and_restarts_do_not_change_a_bit(tmp_path, strategy, xla):
     assert "norm" not in after.windows.results(), "no step since the summary"
 
 
-def test_a_checkpoint_without_them_is_restored(tmp_path):
-    """N32: those of an earlier version hold none; they count from there on."""
-    before, after = (build(experiment(), task_cls=Norms) for _ in range(2))
-    before.run_steps(2)
-    items = dict(tf.train.TrackableView.children(before.checkpoint))
-    training = {k: v for k, v in tf.train.TrackableView.children(items["training"]).items() if k != "numbers"}
-    path = tf.train.Checkpoint(**{**items, "training": tf.train.Checkpoint(**training)}).write(str(tmp_path / "old"))
-    after.run_steps(5)
-    after.checkpoint_state.after_restore(after.checkpoint_state.read_checkpoint(path, 2))
-    alone = build(experiment(), task_cls=Norms)
-    alone.train(2)
-    assert float(after.train(1)["norm"]) == float(alone.train(1)["norm"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
+def test_a_restart_may_return_other_numbers(tmp_path, strategy):
+    """N32: what a user changes in the step between two starts: the others go on, also in a process that goes back."""
 
-
-def test_a_name_keeps_its_place_when_a_restart_adds_another(tmp_path):
-    """N32: what a user changes in the step between two starts."""
-
-    class More(Norms):
+    class Others(Norms):
         def train_step(self, *args, **kwargs):
             logs = super().train_step(*args, **kwargs)
-            return {"a": 1.0, **logs}
+            return {"a": 1.0, **({} if self.leaves_out else {"dev/norm": logs["norm"]}), **logs}
 
-    before, after = build(experiment(), task_cls=Norms), build(experiment(), task_cls=More)
+        leaves_out = True
+
+    class Before(Others):
+        leaves_out = False
+
+    before, after, alone = (build(experiment(), task_cls=cls, strategy=strategy) for cls in (Before, Others, Others))
     before.run_steps(2)
+    before.checkpoint_state.before_save()
     path = before.checkpoint.write(str(tmp_path / "state"))
+    alone.run_steps(4)
     after.checkpoint_state.after_restore(after.checkpoint_state.read_checkpoint(path, 2))
-    before.run_steps(2)
     after.run_steps(2)
-    found = after.windows.results()
-    assert float(found["a"]) == 1.0
-    assert float(found["norm"]) == float(before.windows.results()["norm"])
+    results, unbroken = after.windows.results(), alone.windows.results()
+    assert float(results["a"]) == 1.0
+    assert float(results["norm"]) == float(unbroken["norm"])
+    assert float(results["dev/norm"]) == float(before.windows.results()["dev/norm"]), "of the steps before"
+
+
+def test_going_back_forgets_what_later_steps_returned(tmp_path):
+    """N32, T12: a name that no step before the checkpoint has returned."""
+    trainer, alone = (build(experiment(), task_cls=Norms) for _ in range(2))
+    trainer.checkpoint_state.before_save()
+    path = trainer.checkpoint.write(str(tmp_path / "state"))
+    trainer.run_steps(5)
+    trainer.checkpoint_state.after_restore(trainer.checkpoint_state.read_checkpoint(path, 0))
+    assert float(trainer.train(2)["norm"]) == float(alone.train(2)["norm"])
 
 
 class Others(ToyTask):
@@ -140,7 +144,7 @@ class Others(ToyTask):
 
 def test_what_is_no_number_is_left_out_with_a_word(caplog):
     """N32: once, with the shape and what to do."""
-    with caplog.at_level(logging.WARNING, "official_trainer.tasks.step_numbers"):
+    with caplog.at_level(logging.WARNING, "official_trainer.tasks.numbers"):
         trainer = build(task_cls=Others)
         logs = trainer.train(2)
         trainer.run_steps(1, publish=True)  # traced again
@@ -180,15 +184,15 @@ def test_a_name_that_is_taken_is_refused(name, what):
         build(task_cls=Taken).train(1)
 
 
-def test_more_names_than_there_is_room_for_are_refused():
-    """N32: with the first that is too many."""
+def test_there_may_be_many_of_them():
+    """N32: a name for each layer, say."""
 
     class Many(ToyTask):
         def train_step(self, *args, **kwargs):
-            return {**super().train_step(*args, **kwargs), **{f"n{i:03d}": 1.0 for i in range(257)}}
+            return {**super().train_step(*args, **kwargs), **{f"n{i:03d}": float(i) for i in range(30)}}
 
-    with pytest.raises(StepLogsError, match="returns 'n256': that is more than the 256 numbers"):
-        build(task_cls=Many).train(1)
+    logs = build(task_cls=Many).train(1)
+    assert [float(logs[f"n{i:03d}"]) for i in range(30)] == list(range(30))
 
 
 def test_metrics_that_a_step_of_model_garden_returns_are_recorded_once():
