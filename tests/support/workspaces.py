@@ -22,6 +22,10 @@ def one_after_another():
         wanted = None if workspace is None else Path(workspace).resolve()
         if folders and wanted not in folders:
             left[folders[0]] = _forget(folders[0])
+        # A namespace package looks for its folders along `sys.path`, again and again.
+        sys.path[:] = [
+            path for path in sys.path if not (Path(path) / FOLDER).is_dir() or Path(path).resolve() == wanted
+        ]
         if wanted in left and FOLDER not in sys.modules:
             modules, factories = left.pop(wanted)
             sys.modules.update(modules)
@@ -31,6 +35,12 @@ def one_after_another():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "enter", forgetting)
         yield
+
+
+def forget():
+    """Takes the workspace out of the process, as if the command before had been one of another process."""
+    for folder in list(getattr(sys.modules.get(FOLDER), "__path__", ())):
+        _forget(Path(folder).resolve().parent)
 
 
 def _forget(workspace):

@@ -9,6 +9,7 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.tasks import registry
+from tests.support import workspaces
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def trained(run_dir, workspace):
     record = {"experiment": "my_experiment", "run_id": "1", "workspace": str(workspace)}
     (run_dir / "run.json").write_text(json.dumps(record))
     assert cli.main(["show", "my_experiment"]) == 0
+    workspaces.forget()
     return run_dir
 
 
