@@ -113,6 +113,7 @@ class Loop:
                     self._meet(self.actions.step(summarized=self._run.is_summarized, ended=self.state.is_done))
                     self._save_if_due()
                     self._evaluate_if_due()
+                    self.stop.check()
                     self._save_if_due()  # an action may have ended training because of the evaluation
                 except NonFiniteError as error:
                     self._recover(error)
@@ -287,7 +288,6 @@ class Loop:
             self._meet(self.actions.evaluation(numbers_in(results), ended=self.state.is_done))
             self.metric_writer.log("validation", step, results)
             self._results = logs  # not before: an action may have ended training, with a summary
-            self.stop.check()
         elif not self.actions.has_seen_evaluation(step):
             self._run.outputs = found  # the process died between the row and the next checkpoint
             self._meet(self.actions.evaluation(found, ended=self.state.is_done))
