@@ -381,7 +381,8 @@ class WindowRunner:
         """
         context, data, step = self._context, self._train_iterator, self._context.step
         try:
-            with during(lambda: f"training at step {context.step + 1}", task=context.task):
+            # A step may have been counted before an operation beside it fails.
+            with during(lambda: f"training at step {min(context.step + 1, goal)}", task=context.task):
                 iterator = data.iterator()
                 with data.reading(), during(batch=lambda: batch_signature(iterator)):
                     try:

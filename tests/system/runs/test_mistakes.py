@@ -364,7 +364,7 @@ DATA_AND_ACTIONS = [
     Mistake(
         name="labels_that_are_words",
         changes={"np.arange(16) % 3": "(np.arange(16) % 3).astype(str)"},
-        at="def build_metrics",
+        at=LOSS,
         words=("while training at step 1", "labels string[8]", "strings where numbers are needed"),
         code=3,
     ),
