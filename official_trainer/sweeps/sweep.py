@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import optuna
@@ -24,6 +24,7 @@ from official_trainer.sweeps.plan import Plan
 from official_trainer.sweeps.settings import SweepError
 from official_trainer.sweeps.shown import Shown
 from official_trainer.sweeps.study import Draws, FileLock
+from official_trainer.tracking import leaves
 from official_trainer.tracking.record import check_name
 
 
@@ -90,7 +91,9 @@ def _refuse_changes(directory: str, before: Mapping[str, Any], identity: Mapping
             continue
         what = f"{old}, not {new}"
         if isinstance(old, dict):
-            before_it, after_it = dict(_leaves(old)), dict(_leaves(new or {}))
+            before_it, after_it = (
+                {".".join(path): value for path, value in leaves(values or {})} for values in (old, new)
+            )
             changed = [key for key in dict.fromkeys([*before_it, *after_it]) if before_it.get(key) != after_it.get(key)]
             words = [f"{key} was {_word(before_it.get(key))}, is {_word(after_it.get(key))}" for key in changed]
             what = first_few(words)
@@ -98,15 +101,6 @@ def _refuse_changes(directory: str, before: Mapping[str, Any], identity: Mapping
             f"--model_dir={directory} holds a sweep with another {word}: {what}. Its trials could not be compared; "
             "set it as it was, or name another --model_dir"
         )
-
-
-def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each value in a mapping and those in it, with its path."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{within}{name}.")
-        else:
-            yield within + name, value
 
 
 def _word(value: Any) -> str:

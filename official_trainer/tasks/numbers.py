@@ -8,7 +8,7 @@ from inside a step (`publish.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -16,6 +16,7 @@ from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.task import Task
+from official_trainer.tracking import leaves
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ def beside_loss(task: Any, logs: Mapping[str, Any], taken: Mapping[str, str]) ->
     if not is_ours:  # what it returns for a metric may be several numbers, as by those of Model Garden's YOLO
         logs = {name: value for name, value in logs.items() if name not in taken}
     others = {}
-    for name, value in _leaves(logs, ""):
+    for path, value in leaves(logs):
+        name = "/".join(path)
         if name == task.loss or (name in taken and not is_ours):
             continue
         if name in taken:
@@ -58,14 +60,6 @@ def beside_loss(task: Any, logs: Mapping[str, Any], taken: Mapping[str, str]) ->
             )
         others[name] = value
     return others
-
-
-def _leaves(logs: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in logs.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", value
 
 
 class Mean(tf.Module):

@@ -237,7 +237,7 @@ class Trackers(Tracker):
         Raises:
           MediaError: a value is not media, or an image does not have an image's shape.
         """
-        flat = {name: on_host(name, value) for name, value in _leaves(media, "")}
+        flat = {name: on_host(name, value) for name, value in _shown(media)}
         start = time.monotonic()
         for tracker in self._trackers:
             tracker.publish(split, step, flat)
@@ -337,7 +337,7 @@ def points(values: Mapping[str, Any]) -> Points:
     if isinstance(values, Points):
         return values
     recorded = Points()
-    for name, value in _leaves(values, ""):
+    for name, value in _shown(values):
         if name in recorded:
             raise MetricError(f"two metrics are named {name!r}; rename one")
         recorded[name] = on_host(name, value) if isinstance(value, Media) else _number(name, value)
@@ -363,18 +363,33 @@ def flatten(values: Mapping[str, Any]) -> dict[str, float]:
     return numbers_in(points(values))
 
 
-def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def leaves(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields what nested results or settings hold, each with the names that lead to it, from the outermost on.
+
+    Example:
+      >>> from official_trainer.tracking import leaves
+      >>> list(leaves({"loss": 1.0, "dev": {"accuracy": 0.5}}))
+      [(('loss',), 1.0), (('dev', 'accuracy'), 0.5)]
+    """
     for name, value in values.items():
         value = value.as_logs() if hasattr(value, "as_logs") else value
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}/")
-        elif str(name).startswith(IMAGES) and len(getattr(value, "shape", ())) == 4:
+            yield from (((str(name), *inner), leaf) for inner, leaf in leaves(value))
+        else:
+            yield (str(name),), value
+
+
+def _shown(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields numbers and media by their flat names; a batch of images as single ones, texts as `Text`."""
+    for names, value in leaves(values):
+        path = "/".join(names)
+        if names[-1].startswith(IMAGES) and len(getattr(value, "shape", ())) == 4:
             numbered = len(value) > 1
-            yield from ((f"{prefix}{name}{f'/{n}' if numbered else ''}", Image(image)) for n, image in enumerate(value))
+            yield from ((f"{path}{f'/{n}' if numbered else ''}", Image(image)) for n, image in enumerate(value))
         else:
             if getattr(value, "shape", None) == () and "str" in str(getattr(value, "dtype", "")):  # a tensor
                 value = value.numpy().decode("utf-8", "replace") if hasattr(value, "numpy") else str(value)
-            yield f"{prefix}{name}", Text(value) if isinstance(value, str) else value
+            yield path, Text(value) if isinstance(value, str) else value
 
 
 def _number(name: str, value: Any) -> float:

@@ -8,10 +8,11 @@ Does not own: which direction is better for which metric (`tasks/metrics.py`, `e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 from official_trainer.errors import UserError
+from official_trainer.tracking import leaves
 from official_trainer.tracking.jsonl import encode
 from official_trainer.tracking.media import Media
 
@@ -68,17 +69,9 @@ def find_value(logs: Mapping[str, Any], name: str, direction: Direction) -> Valu
     if not callable(direction):
         return find_metric(logs, name)
     inside = f"{name.replace('|', '/')}/"
-    flat = ((path.removeprefix(inside), value) for path, value in _leaves(logs, "/") if path.startswith(inside))
-    return {name: float(value) for name, value in flat} or None
-
-
-def _leaves(logs: Mapping[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields all that nested logs hold, each with the names that lead to it."""
-    for name, value in logs.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, separator, f"{prefix}{name}{separator}")
-        else:
-            yield f"{prefix}{name}", value
+    flat = (("/".join(names), value) for names, value in leaves(logs))
+    inner = ((path.removeprefix(inside), value) for path, value in flat if path.startswith(inside))
+    return {name: float(value) for name, value in inner} or None
 
 
 def find_metric(logs: Mapping[str, Any], name: str) -> float | None:
@@ -119,4 +112,4 @@ def numbers(logs: Any) -> Any:
 
 def names(logs: Mapping[str, Any]) -> list[str]:
     """Returns the names of all numbers in nested logs, in the form that `find_metric` takes."""
-    return [name for name, _ in _leaves(logs, "|")]
+    return ["|".join(path) for path, _ in leaves(logs)]

@@ -105,5 +105,5 @@ def test_what_is_no_experiment_is_refused(tmp_path):
         ConfigError, match=r"factory of experiment 'no_experiment' must return an Exp.*got a\s+TaskConfig"
     ):
         registry.get_config("no_experiment", tmp_path)
-    with pytest.raises(ConfigError, match="experiment 'two_heads' is registered twice, at .*wrong.py:7"):
+    with pytest.raises(ConfigError, match=r"experiment 'two_heads' is registered twice, at .*wrong\.py:7"):
         registry.get_config("two_heads", tmp_path)

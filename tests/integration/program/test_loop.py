@@ -449,7 +449,7 @@ def test_a_signal_saves_and_the_program_goes_on_when_it_is_started_again(tmp_pat
     whole.run_to_global_step(endless(), 9)
     stopped, _ = in_directory(tmp_path / "stopped")
     stopped.on_step("kill", 0, lambda loop, _: os.kill(os.getpid(), signal.SIGTERM) if loop.state.step == 3 else None)
-    with pytest.raises(PreemptedError, match="at step [34], which is saved; the same command continues") as caught:
+    with pytest.raises(PreemptedError, match=r"at step [34], which is saved; the same command continues") as caught:
         stopped.run_to_global_step(endless(), 9)  # a thread of its own notices the signal, perhaps a step later
     assert caught.value.exit_code == 143
     again, total = in_directory(tmp_path / "stopped")
