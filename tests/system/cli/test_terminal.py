@@ -32,8 +32,8 @@ def test_something_is_said_before_tensorflow_is_there_and_ctrl_c_restores_the_te
     with on_a_terminal(command, copy_workspace(tmp_path)) as (process, terminal):
         found = read_until(terminal, [b"importing TensorFlow"])
         process.send_signal(signal.SIGINT)
-        found += read_until(terminal, [b"the same command continues"])
-        assert process.wait(LIMIT_SECONDS) == 143
+        found += read_until(terminal, [])
+        assert process.wait(LIMIT_SECONDS) == 130  # there is nothing to save yet
     assert b"loading digits_mlp" in found
     assert b"parameters on" not in found
     assert found.rfind(b"\x1b[?25l") < found.rfind(b"\x1b[?25h")
