@@ -156,6 +156,7 @@ class TensorBoardTracker(Tracker):
         tag = new.value[0].tag
         new_file = self._writers[folder].path if folder in self._writers else ""  # of this process, without a config
         self._files.cut(folder, lambda event: not any(value.tag == tag for value in event.summary.value), but=new_file)
+        self._written.discard((folder, tag, 0))  # noted by a run that begins again at step 0
         self._add(0, [(folder, new)])
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:

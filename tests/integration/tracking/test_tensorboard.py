@@ -378,6 +378,18 @@ def test_the_hparams_tab_has_the_config_of_the_last_start(tmp_path):
     assert sorted(raw_steps(tmp_path / "validation")) == [0, 10, 20]
 
 
+def test_a_run_that_begins_again_at_its_first_step_is_listed(tmp_path):
+    """T18: it was killed before its first checkpoint."""
+    for _ in range(2):
+        tracker = TensorBoardTracker(str(tmp_path))
+        tracker.rewind(0)
+        tracker.resume("validation", 0)
+        tracker.describe("digits", {"trainer.train_steps": 20})
+        tracker.close()
+    ((_, _, _, hparams, _),) = hparams_tab(tmp_path)
+    assert hparams["trainer.train_steps"].strip() == "20"
+
+
 def test_a_process_beside_the_run_does_not_speak_for_it(tmp_path):
     tracker = TensorBoardTracker(str(tmp_path), describes=None)
     tracker.describe("digits", {"a": 1})
