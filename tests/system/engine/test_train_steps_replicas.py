@@ -18,7 +18,7 @@ LAYERS = {
     "batch norm": lambda: keras.layers.BatchNormalization(momentum=0.9),
     "pairs": lambda: keras.layers.Dense(16, "relu"),
 }
-SAME = ("penalties", "synchronized batch norm", "dropout")
+SAME = ("penalties", "synchronized batch norm")
 
 
 @pytest.mark.parametrize("what", LAYERS)
