@@ -28,7 +28,7 @@ LAMBDA = {"module": "keras.layers", "class_name": "Lambda", "config": FUNCTION, 
 def whole(export_dir):
     """Returns the formats of an export whose files are there."""
     formats = json.loads((export_dir / "export.json").read_text()).get("formats", ())
-    return {name for name in formats if (export_dir / FORMAT_FILES[name]).is_file()}
+    return {name for name in formats if (export_dir / FORMAT_FILES.get(name, "saved_model.pb")).is_file()}
 
 
 def do(verb, folder, formats, *words):
