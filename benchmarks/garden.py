@@ -10,7 +10,7 @@ import dataclasses
 
 import tensorflow as tf
 import tf_keras
-from official.core import base_task, exp_factory, task_factory
+from official.core import base_task, task_factory
 from official.core import config_definitions as cfg
 from official.modeling import optimization
 from sklearn.datasets import load_digits
@@ -79,12 +79,10 @@ def split(is_training):
     return (train_x, train_y) if is_training else (validation_x, validation_y)
 
 
-@exp_factory.register_config_factory("digits_cnn")
 def digits_cnn():
     return experiment(DigitsConfig(), train_steps=1200, learning_rate=2e-3)
 
 
-@exp_factory.register_config_factory("digits_mlp")
 def digits_mlp():
     return experiment(DigitsConfig(network="mlp", dropout=0.2), train_steps=2000, learning_rate=3e-3)
 

@@ -3,10 +3,10 @@
 from absl import app, flags
 from official.common import distribute_utils
 from official.common import flags as tfm_flags
-from official.core import task_factory, train_lib, train_utils
+from official.core import exp_factory, task_factory, train_lib, train_utils
 from official.modeling import performance
 
-from benchmarks import garden  # noqa: F401 - registers the experiments
+from benchmarks import garden
 
 FLAGS = flags.FLAGS
 
@@ -34,6 +34,8 @@ def main(_):
 
 
 if __name__ == "__main__":
+    for factory in (garden.digits_cnn, garden.digits_mlp):
+        exp_factory.register_config_factory(factory.__name__)(factory)
     tfm_flags.define_flags()
     flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
     app.run(main)
