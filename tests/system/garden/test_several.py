@@ -78,11 +78,10 @@ def test_one_keras_model_for_all_tasks_is_interleaved(tmp_path, monkeypatch):
         task = configs.MultiTaskConfig(model=module().TwoHeadsConfig(), task_routines=routines)
         return configs.MultiTaskExperimentConfig(task=task, trainer=trainer)
 
-    shared.__module__ = "experiments.two_heads"
-    monkeypatch.setitem(exp_factory._REGISTERED_CONFIGS, "two_heads", shared)
+    monkeypatch.setitem(exp_factory._REGISTERED_CONFIGS, "shared_heads", shared)
     build_model = module().PointsTask(points()).build_model
     monkeypatch.setattr(module().TwoHeadsConfig, "_BUILDER", lambda self, config: build_model())
-    metrics = do(tmp_path / "run", "trainer.train_steps=60")
+    metrics = do(tmp_path / "run", "trainer.train_steps=60", name="shared_heads")
     assert metrics["points/accuracy"] > 0.5
     assert metrics["moved/accuracy"] > 0.5
     assert set(tf.saved_model.load(f"{tmp_path}/run/export/60").signatures) == {"points", "moved"}
