@@ -42,8 +42,6 @@ from official_trainer.tracking import Tracker, numbers_in, points
 
 _logger = logging.getLogger(__name__)
 
-_AT_FIRST = "before the first step"
-
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Loop:
@@ -93,7 +91,6 @@ class Loop:
         self._length = WindowLength()
         self._saved_step: int | None = None
         self._is_save_requested = False
-        self._no_state_while: str | None = _AT_FIRST  # None: there is a state to save
 
     def run(self) -> dict[str, Any]:
         """Trains to the end and returns the last results: of the evaluation if there was one, else of training.
@@ -152,7 +149,6 @@ class Loop:
     def _start(self) -> None:
         self.stop.listen(self._record_forced_end)
         self.observer.on_start(self.state)
-        self._no_state_while = None
         self.trainer.train_loop_begin()
         run = self._run
         if (row := self.observer.find_row(self.state.step, "train")) is not None:
@@ -294,9 +290,8 @@ class Loop:
 
     def _recover(self, error: NonFiniteError) -> None:
         """Goes back and prepares to continue from there, or raises what cannot be recovered from."""
-        self._no_state_while = "after a loss or a weight that was not finite"  # also after an error here
         report = self._recovery.recover(error, self.state.step)
-        self._no_state_while = self._saved_step = None  # later steps will be saved again
+        self._saved_step = None  # later steps will be saved again
         step = self._read_step()
         self.metric_writer.rewind(step)
         self.observer.on_rollback(step)
@@ -337,9 +332,8 @@ class Loop:
 
     def _save_at_stop(self) -> PreemptedError:
         """Saves what is not saved yet, and returns the error that describes how the run ended."""
-        step = self._read_step() if self._no_state_while is None else 0
-        if step == 0:
-            return PreemptedError(f"{self.stop.reason} {self._no_state_while or _AT_FIRST}; {NOTHING_LOST}")
+        if (step := self._read_step()) == 0:
+            return PreemptedError(f"{self.stop.reason} before the first step; {NOTHING_LOST}")
         if problem := self._recovery.loss_problem():
             raise NonFiniteError(f"{problem}; {_last_good(self.store)}")
         if self.due.is_summary_due(step) and not self._run.is_summarized:
