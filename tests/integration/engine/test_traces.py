@@ -6,17 +6,13 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.actions.action import Action
-from official_trainer.actions.schedule import Schedule
-from official_trainer.engine.events import DueSteps
 from official_trainer.engine.inference import Inference
-from official_trainer.engine.loop import Loop
 from official_trainer.engine.traces import RetraceError, Traces, signature_of
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
 from official_trainer.user_code import notes_on
-from tests.support import toy
+from tests.support import loops, toy
 from tests.support.cases import cases
-from tests.support.loops import Disk, FakeJournal, FakeStore, Observer
 
 
 def batches(size):
@@ -183,16 +179,8 @@ def test_actions_are_told_of_traces():
     """G13: once the window or the evaluation has ended, whichever it was."""
     trainer = toy.build(toy.experiment(validation_interval=4, summary_interval=4, checkpoint_interval=4))
     trainer.config.trainer.__dict__["train_steps"] = 8
-    trainer.checkpoint_state.after_restore = lambda report: None
-    disk, witness = Disk(), Witness()
-    Loop(
-        trainer=trainer,
-        store=FakeStore(disk, trainer),
-        metric_writer=FakeJournal(disk),
-        due=DueSteps(trainer.config.trainer, "interval"),
-        observer=Observer(disk, find_row=lambda step, split: None),
-        actions=Schedule([witness]),
-    ).run()
+    witness = Witness()
+    loops.run_trainer(trainer, "interval", witness)
     assert witness.told == [("train", 1, 1), ("eval", 1, 4)]
 
 

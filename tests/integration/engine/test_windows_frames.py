@@ -7,12 +7,8 @@ import pytest
 import tensorflow as tf
 
 import official_trainer
-from official_trainer.actions.schedule import Schedule
-from official_trainer.engine.events import DueSteps
-from official_trainer.engine.loop import Loop
 from official_trainer.inputs import from_arrays
-from tests.support import toy
-from tests.support.loops import Disk, FakeJournal, FakeStore, Observer
+from tests.support import loops, toy
 
 PACKAGE = str(Path(official_trainer.__file__).parent)
 
@@ -54,15 +50,5 @@ def test_few_functions_stand_above_a_users_step(task_cls, strategy, fields, most
     """N28: what a person reads through, from the loop of a run to the step."""
     trainer = toy.build(toy.experiment(**fields), strategy=strategy, task_cls=task_cls)
     trainer.config.trainer.__dict__["train_steps"] = 2
-    trainer.checkpoint_state.after_restore = lambda report: None
-    disk = Disk()
-    with trainer.strategy.scope():
-        Loop(
-            trainer=trainer,
-            store=FakeStore(disk, trainer),
-            metric_writer=FakeJournal(disk),
-            due=DueSteps(trainer.config.trainer, "never"),
-            observer=Observer(disk, find_row=lambda step, split: None),
-            actions=Schedule([]),
-        ).run()
+    loops.run_trainer(trainer, "never")
     assert 0 < len(task_cls.above) <= most, task_cls.above
