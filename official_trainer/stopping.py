@@ -3,7 +3,7 @@
 Owns: the signals while a run listens to them, what a second one does, and the end of the grace period. Does not own:
 when the flag is looked at, and what is saved then.
 
-Whoever changes what happens at a signal opens three files:
+To change what happens at a signal, open three files:
 - this one: from the signal to the flag, and the end of a process that never looks at it;
 - `engine/loop.py`: looks after each window, which lasts at most a second or one step, saves, and ends with 143;
 - `distributed/collective.py`: looks between the batches of an evaluation, and tells the processes that train together

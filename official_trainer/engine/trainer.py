@@ -526,11 +526,11 @@ def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, eval
         builder = _builder(config, part.task, part.task.task_config.validation_data, section)
         model = sub_model(context.model, part.name)
         named.append(ValidationSet(context, part.task, model, builder, name=part.name, steps=part.eval_steps))
-    for each in (*named, own) if evaluates else ():
-        if each.name or each.has_data:
-            each.build_metrics()
-            data = _data_of(each.builder, each.dataset, "validation_dataset")
-            build_all_metrics(each.metrics, each.model, each.task, None, data)
+    for validation_set in (*named, own) if evaluates else ():
+        if validation_set.name or validation_set.has_data:
+            validation_set.build_metrics()
+            data = _data_of(validation_set.builder, validation_set.dataset, "validation_dataset")
+            build_all_metrics(validation_set.metrics, validation_set.model, validation_set.task, None, data)
     return [own, *named]
 
 

@@ -33,7 +33,7 @@ def listening(**options):
 
 
 def test_a_signal_is_a_reason_to_stop_and_the_handlers_come_back():
-    """N5: wherever the main thread is, it is not interrupted."""
+    """N5: a signal interrupts no code of the main thread."""
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with listening() as stop:
         stop.check()

@@ -184,7 +184,7 @@ def test_who_does_not_come_is_named(tmp_path):
 
 @pytest.mark.full
 def test_a_worker_that_hangs_is_said_before_the_watchdog_ends_the_run(tmp_path):
-    """T7: SIGSTOP of a worker: nobody can take its closure from it; the chief says that it waits, and exits with 5."""
+    """T7: SIGSTOP of a worker: no other worker can take its closure; the chief says that it waits, and exits with 5."""
     # TensorFlow sends each new function to all workers, and a save makes one: it would hang first.
     with Run(tmp_path, *LONG, "trainer.checkpoint_interval=600", "runtime.stall_floor_seconds=8") as run:
         run.wait_for_step(100)
