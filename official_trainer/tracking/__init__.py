@@ -235,9 +235,10 @@ class Trackers(Tracker):
         """Records media, which may be nested as metrics may.
 
         Raises:
-          MediaError: a value is not media, or an image does not have an image's shape.
+          MediaError: a value is a number, or an image does not have an image's shape.
+          MetricError: a value is neither media nor a number, or two have one name.
         """
-        flat = {name: on_host(name, value) for name, value in _shown(media)}
+        flat = {name: on_host(name, value) for name, value in points(media).items()}
         start = time.monotonic()
         for tracker in self._trackers:
             tracker.publish(split, step, flat)
@@ -337,10 +338,18 @@ def points(values: Mapping[str, Any]) -> Points:
     if isinstance(values, Points):
         return values
     recorded = Points()
-    for name, value in _shown(values):
-        if name in recorded:
-            raise MetricError(f"two metrics are named {name!r}; rename one")
-        recorded[name] = on_host(name, value) if isinstance(value, Media) else _number(name, value)
+    for names, value in leaves(values):
+        path, shown = "/".join(names), [value]
+        if names[-1].startswith(IMAGES) and len(getattr(value, "shape", ())) == 4:
+            shown = [Image(image) for image in value]
+        elif getattr(value, "shape", None) == () and "str" in str(getattr(value, "dtype", "")):  # a tensor
+            shown = [value.numpy().decode("utf-8", "replace") if hasattr(value, "numpy") else str(value)]
+        for number, item in enumerate(shown):
+            name = f"{path}/{number}" if len(shown) > 1 else path
+            item = Text(item) if isinstance(item, str) else item
+            if name in recorded:
+                raise MetricError(f"two metrics are named {name!r}; rename one")
+            recorded[name] = on_host(name, item) if isinstance(item, Media) else _number(name, item)
     return recorded
 
 
@@ -377,19 +386,6 @@ def leaves(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield from (((str(name), *inner), leaf) for inner, leaf in leaves(value))
         else:
             yield (str(name),), value
-
-
-def _shown(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields numbers and media by their flat names; a batch of images as single ones, texts as `Text`."""
-    for names, value in leaves(values):
-        path = "/".join(names)
-        if names[-1].startswith(IMAGES) and len(getattr(value, "shape", ())) == 4:
-            numbered = len(value) > 1
-            yield from ((f"{path}{f'/{n}' if numbered else ''}", Image(image)) for n, image in enumerate(value))
-        else:
-            if getattr(value, "shape", None) == () and "str" in str(getattr(value, "dtype", "")):  # a tensor
-                value = value.numpy().decode("utf-8", "replace") if hasattr(value, "numpy") else str(value)
-            yield path, Text(value) if isinstance(value, str) else value
 
 
 def _number(name: str, value: Any) -> float:
