@@ -36,7 +36,6 @@ class Options:
         there is a new one, the whole job is restarted at once.
       peers_seconds: how long the others have to end by themselves after the first failure.
       preload: modules that processes find imported, because they are forked; if empty, each starts from scratch.
-      isolated: whether the processes have a network of their own.
     """
 
     newest_step: Callable[[], int | None]
@@ -45,7 +44,6 @@ class Options:
     first_seconds: float = 1.0
     peers_seconds: float = 30.0
     preload: Sequence[str] = ()
-    isolated: bool = False
 
     def restarts(self, *, is_prompt: bool = False) -> Restarts:
         """Returns a new count of restarts; `is_prompt`: whether there is no wait after a new checkpoint."""

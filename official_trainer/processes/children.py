@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import selectors
 import signal
@@ -19,7 +20,6 @@ from multiprocessing import Pipe, reduction
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import uses_keras
-from official_trainer.processes import isolation
 from official_trainer.processes.job import ALL_ROLES, Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
@@ -63,6 +63,11 @@ _END_SECONDS = 10.0
 _READ_BYTES = 1 << 16
 
 
+def search_path() -> str:
+    """Returns where this process finds modules, as JSON, for a Python that has to find the same."""
+    return json.dumps([entry or os.getcwd() for entry in sys.path])
+
+
 class StarterError(UserError, RuntimeError):
     """The process that starts all others does not start, or has died."""
 
@@ -79,23 +84,17 @@ class StarterError(UserError, RuntimeError):
 class Starter:
     """Starts processes until its `with` block ends, and kills those that still run then."""
 
-    def __init__(self, *, preload: Sequence[str] = (), isolated: bool = False) -> None:
-        """Takes the modules that processes find imported, and where they run.
-
-        Args:
-          preload: modules; with any, processes are forked, else they are started from scratch.
-          isolated: whether they have a network of their own.
-        """
-        self._is_isolated = isolated
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        """Takes the modules that processes find imported; without any, they are started from scratch."""
         self._preload = tuple(preload) if hasattr(os, "fork") and sys.platform == "linux" else ()
         self._numbers = itertools.count()
 
     def __enter__(self) -> Starter:
         self._control, theirs = Pipe()
-        command = [sys.executable, "-c", _BOOT, isolation.search_path(), str(theirs.fileno()), *self._preload]
+        command = [sys.executable, "-c", _BOOT, search_path(), str(theirs.fileno()), *self._preload]
         with theirs:
             self._process = subprocess.Popen(
-                isolation.isolated(command) if self._is_isolated else command,
+                command,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

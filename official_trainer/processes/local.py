@@ -34,14 +34,14 @@ def launch(job: JobProcesses, options: Options, printer: Printer) -> Outcome:
     """
     restarts = options.restarts(is_prompt=True)
     with Signals() as signals, contextlib.ExitStack() as stack:
-        starter = stack.enter_context(Starter(preload=options.preload, isolated=options.isolated))
+        starter = stack.enter_context(Starter(options.preload))
         while True:
             try:
                 with Processes(starter, signals) as processes:
                     outcome = Attempt(job, options, printer, processes, signals).run(place(job))
             except StarterError as error:
                 outcome = Outcome(code=error.exit_code, note=str(error), was_asked=signals.asked is not None)
-                starter = stack.enter_context(Starter(preload=options.preload, isolated=options.isolated))
+                starter = stack.enter_context(Starter(options.preload))
             if not options.supervise or outcome.was_asked or outcome.code not in START_AGAIN:
                 return outcome
             step = options.newest_step()

@@ -54,7 +54,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the process that imports TensorFlow; first refuses a command that cannot be read."""
     from official_trainer import cli
-    from official_trainer.processes import isolation
+    from official_trainer.processes import children
 
     verb, words = arguments.verb or "", arguments.rest
     if verb not in _VERBS:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if sys.platform != "linux":
         raise UsageError(f"watch needs Linux, and this is {sys.platform}; call `official-trainer {verb}` each time")
     folder = str(target.workspace(arguments) or os.getcwd())
-    os.execv(sys.executable, [sys.executable, "-c", _BOOT, isolation.search_path(), folder, verb, *words])
+    os.execv(sys.executable, [sys.executable, "-c", _BOOT, children.search_path(), folder, verb, *words])
 
 
 def main(folder: str, words: list[str]) -> None:

@@ -93,7 +93,6 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("dry_run", "print the commands of the processes and start none")
     parser.switch("supervise", "restart the job after exit code 75 or 143")
     parser.switch("spawn", "start each process afresh (default: fork one that has imported TensorFlow)")
-    parser.switch("isolated", "give the processes a network of their own, which nothing else can reach (Linux)")
     parser.value("data_workers", "N", "add a tf.data service with N data workers")
     parser.value("log_dir", "DIR", "write the output of each process to a file there")
     shared = job_spec.load_shared()
@@ -155,8 +154,6 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
     profile = job_spec.read_profile(arguments, Profile(), starts=not arguments.dry_run)
     limit = _limit_here(arguments, profile)
-    if arguments.isolated:
-        _check_isolated(arguments)
     mode = job_spec.read_mode(arguments, profile)
     ports = job_spec.use_data_service(arguments, profile.counts)
     prediction = flags.read_prediction(arguments)
@@ -177,7 +174,6 @@ def _run_here(arguments: argparse.Namespace) -> int:
         supervise=arguments.supervise,
         max_restarts=limit,
         preload=() if arguments.spawn else preloaded(),
-        isolated=arguments.isolated,
     )
     log_dir = os.path.expanduser(arguments.log_dir or "")
     with process.outliving_reader():
@@ -193,20 +189,6 @@ def _run_here(arguments: argparse.Namespace) -> int:
         shutil.rmtree(journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays
     report(outcome)
     return outcome.code
-
-
-def _check_isolated(arguments: argparse.Namespace) -> None:
-    """Refuses what processes in a network of their own cannot do."""
-    from official_trainer.processes import isolation
-
-    if arguments.dry_run:
-        raise UsageError(
-            "--isolated: --dry_run prints commands to start by hand, in your network; leave one of them out"
-        )
-    if files.is_url(arguments.model_dir or ""):
-        what = f"the processes cannot reach --model_dir={arguments.model_dir}"
-        raise UsageError(f"--isolated: {what}; use a directory of this machine")
-    isolation.check_possible()
 
 
 def _print_commands(members: Sequence[Member]) -> None:

@@ -8,7 +8,7 @@ import time
 import traceback
 from multiprocessing import Pipe
 
-from official_trainer.processes import children, isolation, starter
+from official_trainer.processes import children, starter
 
 
 class _Forked:
@@ -43,13 +43,13 @@ class ForkedStarter(children.Starter):
         pid = os.fork()
         if pid == 0:
             self._control.close()
-            os._exit(_serve(theirs, self._preload, self._is_isolated))
+            os._exit(_serve(theirs, self._preload))
         theirs.close()
         self._process = _Forked(pid)
         return self
 
 
-def _serve(control, preload, is_isolated):
+def _serve(control, preload):
     """Is the starter, then one of its children; returns the exit code."""
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -59,8 +59,6 @@ def _serve(control, preload, is_isolated):
     control.close()
     code = 1
     try:
-        if is_isolated:
-            isolation.enter()
         starter.main(descriptor, preload)
         code = 0
     except SystemExit as error:

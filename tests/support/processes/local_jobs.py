@@ -17,12 +17,11 @@ class LocalJob:
     """A job on this machine; use it in a `with` block, after which nothing of it runs.
 
     A process is named as the launcher names it: `worker 0`; so are `launcher` and `starter`, which starts the others.
-    With `new_starter` that one is a new Python, as it is for a user.
     """
 
-    def __init__(self, argv, *, cwd, folder, env=None, new_starter=False):
+    def __init__(self, argv, *, cwd, folder, env=None):
         Path(folder).mkdir(parents=True)
-        self._child = Child(functools.partial(_launch, list(argv), new_starter), cwd=cwd, folder=folder, env=env)
+        self._child = Child(functools.partial(_launch, list(argv)), cwd=cwd, folder=folder, env=env)
         self._seen = {self._child.process.pid}
 
     def __enter__(self):
@@ -97,13 +96,12 @@ def _children(pid):
     return []
 
 
-def _launch(argv, new_starter):
+def _launch(argv):
     from official_trainer import cli
     from official_trainer.processes import local
     from tests.support.processes.forked_starter import ForkedStarter
 
-    if not new_starter:
-        local.Starter = ForkedStarter
+    local.Starter = ForkedStarter
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)  # ignored if pytest runs in the background
     return cli.main(["launch", "local", *argv])

@@ -38,8 +38,6 @@ def refused(capsys, *words):
         (["--workers=2"], ", tpu\ntry: official-trainer launch local --help\n"),
         (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
         (["local", "--workers=0", "digits_cnn"], "--workers: workers: must be at least 1, got 0"),
-        (["local", "--isolated", "--dry_run", "digits_cnn"], "--isolated: --dry_run prints commands to start by"),
-        (["local", "--isolated", "digits_cnn", "--model_dir=gs://bucket/run"], "use a directory of this machine"),
         (["local", "--max_restarts=3", "digits_cnn"], "--max_restarts=3 has no effect without --supervise; add that"),
         (["local", "digits_cnn", "--mode=eval"], "--mode=eval does not train: use `official-trainer train"),
         (["local", "--ps=1", "digits_cnn", "--mode=predict"], "--mode=predict has nothing to do for ps; leave it out"),
