@@ -18,8 +18,8 @@ _HEAD = """\
 
 `official-trainer VERB --help` prints the same. `python train.py` is `official-trainer train` with the folder of
 `train.py` as the workspace. Flags are spelled as absl's: `--flag=value`, `--flag value`, `-flag`, `--noflag`;
-`--flagfile=FILE` reads flags from a file, one a line. `VERB --help EXPERIMENT` lists the settings of an experiment; the
-[Tab key](../guides/config.md#see-what-can-be-set) completes them."""
+`--flagfile=FILE` reads flags from a file, one a line. `VERB --help EXPERIMENT`
+[lists the settings](../guides/config.md#see-what-can-be-set) of an experiment."""
 
 
 def page() -> str:

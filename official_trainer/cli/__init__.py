@@ -6,7 +6,6 @@ Does not own: anything a verb does; it calls `config`, `registry` and `run`. Onl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,10 +21,6 @@ def main(argv: Sequence[str] | None = None, **options: Any) -> int:
     """
     if argv is None:
         process.prepare()
-        if "_ARGCOMPLETE" in os.environ:  # a shell asks, by the script of argcomplete
-            from official_trainer.cli import completion
-
-            completion.answer()
     from official_trainer.cli import dispatch  # what takes time to import comes after the lines above
 
     return dispatch.main(argv, **options)

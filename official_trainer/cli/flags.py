@@ -77,10 +77,8 @@ def add_mode_flag(parser: Parser, offered: Iterable[str] | None = None) -> None:
     from official_trainer.config import modes
 
     parser.group(WHICH_RUN)
-    choices = tuple(offered or modes.MODES)
-    help = f"one of {', '.join(choices)} (default: {modes.DEFAULT_MODE})"
+    help = f"one of {', '.join(offered or modes.MODES)} (default: {modes.DEFAULT_MODE})"
     parser.value("mode", "MODE", help)
-    parser.choices["mode"] = choices
 
 
 def read_mode(arguments: argparse.Namespace) -> str:
@@ -104,9 +102,7 @@ def called(arguments: argparse.Namespace) -> list[str]:
 
 def add_checkpoint_flag(parser: Parser) -> None:
     """Declares `--checkpoint`."""
-    help = "latest, best or the number of a step (default: latest)"
-    parser.value("checkpoint", "WHICH", help)
-    parser.choices["checkpoint"] = _CHECKPOINTS
+    parser.value("checkpoint", "WHICH", "latest, best or the number of a step (default: latest)")
 
 
 def read_checkpoint(arguments: argparse.Namespace) -> str:

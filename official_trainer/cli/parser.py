@@ -75,14 +75,11 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.epilog = ""
-        self.choices: dict[str, Sequence[str]] = {}
-        """Words to offer for flags and positional arguments; a verb may add some for what it checks itself."""
         self._commands: tuple[str, ...] = ()
         self._kinds: dict[str, _Kind] = {}
-        self._only: dict[str, Sequence[str]] = {}
+        self._choices: dict[str, Sequence[str]] = {}
         self._position_names: list[str] = []
         self._rest_name = ""
-        self._is_before_command = False
         self._groups: dict[str, argparse._ArgumentGroup] = {}
         self._group: argparse._ActionsContainer
         self.output_group()
@@ -115,12 +112,12 @@ class Parser(argparse.ArgumentParser):
         Other words than its `choices` are refused.
         """
         self._kinds[name] = "values" if repeat else "value"
-        self.choices[name] = self._only[name] = choices
+        self._choices[name] = choices
         self._group.add_argument(f"--{name}", metavar=metavar, help=help)
 
     def optional_value(self, name: str, metavar: str, help: str) -> None:
         """Declares `--name` and `--name=METAVAR`, None by default; the former is an empty text."""
-        self._kinds[name], self.choices[name] = "optional", ()
+        self._kinds[name] = "optional"
         self._group.add_argument(f"--{name}", metavar=metavar, help=help, nargs="?")
 
     def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
@@ -140,38 +137,21 @@ class Parser(argparse.ArgumentParser):
         """
         self._commands = names
 
-    def other_command(self, name: str, metavar: str, help: str, *, choices: Sequence[str] = ()) -> None:
-        """Declares a positional argument that begins another command, whose words `read` returns as `rest`, unread."""
-        self._is_before_command = True
-        self.positional(name, metavar, help, choices=choices)
-
-    def positional(self, name: str, metavar: str, help: str, *, choices: Sequence[str] = ()) -> None:
-        """Declares a positional argument, None by default, and the words to offer for it; the verb checks it."""
+    def positional(self, name: str, metavar: str, help: str) -> None:
+        """Declares a positional argument, None by default."""
         self._position_names.append(name)
-        self.choices[name] = choices
         self._group.add_argument(name, metavar=metavar, nargs="?", help=help)
 
     def positionals(self, name: str, metavar: str, help: str) -> None:
         """Declares that any number of positional arguments may follow; an empty list by default."""
         self._rest_name = name
-        self.choices[name] = ()
         self._group.add_argument(name, metavar=metavar, nargs="*", default=[], help=help)
-
-    def shown(self) -> list[argparse.Action]:
-        """Returns the flags and positional arguments that the help shows."""
-        return [action for action in self._actions if action.help != argparse.SUPPRESS]
-
-    def waiting(self, words: Sequence[str]) -> str | None:
-        """Returns the flag whose value is the word after `words`, as in `--flag value`; None if there is none."""
-        name = words[-1].lstrip("-").replace("-", "_") if words and _FLAG.match(words[-1]) else None
-        return name if name and self._kinds.get(name) in ("value", "values") else None
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Reads `argv`.
 
         Returns:
-          Its values by the names of the flags; `idle` has a line for each flag that is accepted and does nothing,
-          `rest` the words of another command.
+          Its values by the names of the flags; `idle` has a line for each flag that is accepted and does nothing.
 
         Raises:
           UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
@@ -181,12 +161,10 @@ class Parser(argparse.ArgumentParser):
             place = argv.index("--")  # which separates the flags of the command for readers, and for its name
             command = tuple(word for word in argv[place + 1 : place + 2] if word in self._commands) or command
             argv[place : place + 1 + (argv[place + 1 : place + 2] == [*command])] = []
-        begin = next((place for place, word in enumerate(argv) if not word.startswith("-")), len(argv))
-        argv, rest = (argv[: begin + 1], argv[begin + 1 :]) if self._is_before_command else (argv, [])
         words = _Words(self._kinds)
         words.read("--help" if word in ("-h", "-?", "--helpfull", "--helpshort") else word for word in argv)
         defaults = {action.dest: action.default for action in self._actions}
-        arguments = argparse.Namespace(**defaults | words.values, idle=words.idle, rest=rest)
+        arguments = argparse.Namespace(**defaults | words.values, idle=words.idle)
         if self._commands:
             arguments.command = command[0]
         for name, word in zip(self._position_names, words.positionals, strict=False):
@@ -197,7 +175,7 @@ class Parser(argparse.ArgumentParser):
             setattr(arguments, self._rest_name, extra)
             extra = []
         problems = words.problems + [words.unexpected(word) for word in extra]
-        for name, choices in self._only.items():
+        for name, choices in self._choices.items():
             if choices and (text := getattr(arguments, name)) is not None and text not in choices:
                 near = did_you_mean(text, choices)
                 problems.append(f"--{name}={text}: expected one of {', '.join(choices)}{near}")

@@ -33,13 +33,12 @@ class Setting:
       value: its value, on one line of YAML.
       kind: its type in words, with what is allowed.
       meaning: its documentation; may be empty.
-      words: what it may be, where that is a choice of words.
 
     Example:
       >>> from official_trainer.config import ExportConfig, settings
       >>> setting = next(settings(ExportConfig()))
-      >>> setting.path, setting.value, setting.kind, setting.words
-      ('at_end', 'true', 'true or false', ('true', 'false'))
+      >>> setting.path, setting.value, setting.kind
+      ('at_end', 'true', 'true or false')
     """
 
     path: str
@@ -47,7 +46,6 @@ class Setting:
     value: str
     kind: str
     meaning: str
-    words: tuple[str, ...]
 
 
 def explain(resolved: Resolved, path: str) -> str:
@@ -121,7 +119,7 @@ def _setting(holder: Any, key: fields.Key, path: str, section: str, value: Any, 
     sections = [arm for arm in fields.arms(tp) if fields.is_section_type(arm)]
     if value is None and (named := [spelling(name) for arm in sections for name in fields.hints(arm)]):
         kind += f"; the section has {', '.join(named)}"
-    return Setting(path, section, flow(value), kind, _meaning(holder, key), tuple(fields.words(tp)))
+    return Setting(path, section, flow(value), kind, _meaning(holder, key))
 
 
 def _type(holder: Any, key: fields.Key) -> Any:

@@ -253,18 +253,6 @@ def allowed(tp: Any, mark: str = "") -> list[str]:
     return found
 
 
-def words(tp: Any) -> list[str]:
-    """Returns the words that a value of a type can be, `true` and `null` among them; none if it has no such choice."""
-    found: list[str] = []
-    for arm in arms(tp):
-        bare, _ = strip(arm)
-        if typing.get_origin(bare) is Literal:
-            found += [arg if isinstance(arg, str) else show(arg) for arg in typing.get_args(bare)]
-        elif bare is bool:
-            found += ["true", "false"]
-    return [*found, "null"] if found and NoneType in arms(tp) else found
-
-
 def show(value: Any) -> str:
     """Returns a value as messages show it."""
     if is_section(value):

@@ -1,7 +1,7 @@
 """The command of a forked process.
 
 Owns: running a module as `python -m` would, ending processes for which Python's exit would wait for ever.
-Does not own: forking (`starter.py`, `cli/verbs/watch.py`).
+Does not own: forking (`starter.py`, `forked.py`).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def draw_anew() -> None:
         sys.modules["numpy.random"].seed()
 
 
-def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Has the kernel send this process a signal when its parent ends, which it may have done already; on Linux.
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends, which it may have done already; on Linux.
 
     A process that others are forked from does not ask for this: it has to outlive the launcher until it has killed
     whole groups.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
 

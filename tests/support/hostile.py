@@ -60,10 +60,9 @@ def relevant(kind):
 
 
 NO_RUN_DIRECTORY = {
-    *("data", "data_service", "doctor", "find_lr", "init", "job", "launch", "list"),
-    *("sweep", "watch"),
+    *("data", "data_service", "doctor", "find_lr", "init", "job", "launch", "list", "sweep"),
 }
-"""Verbs without one; `launch`, `sweep` and `watch` only start `train`, and look at it with the function of `train`."""
+"""Verbs without one; `launch` and `sweep` only start `train`, and look at it with the function of `train`."""
 
 CODES = {0, 2, 75}
 

@@ -43,7 +43,6 @@ NOT_HERE = {
     r"official-trainer launch kubernetes .*--submit": "tests/system/launch/targets/test_kubernetes.py",
     r"official-trainer launch tpu .*--submit": "tests/unit/launch/targets/test_tpu.py",
     r"official-trainer job ": "tests/unit/launch/test_submit.py",
-    r"official-trainer watch ": "tests/system/cli/verbs/test_watch.py",
     r"official-trainer data-service ": "tests/system/inputs/test_data_service.py::test_roles_end_when_they_are_told_to",
     r".*--tf_data_service=grpc://HOST": "tests/system/inputs/test_data_service.py",
     r"python -m tests\.support\.garden\.(contract|table)\b": "tests/system/garden/test_contract.py",

@@ -36,7 +36,6 @@ REQUIREMENTS = (
     "keras>=3.15,<4",
     "tf-keras>=2.20,<2.23",
     "tf-models-official==2.20.*",
-    "argcomplete>=3.6,<4",
     "gin-config>=0.5,<0.6",
     "google-crc32c>=1.6,<2",
     "importlib-resources>=6,<8",

@@ -34,7 +34,7 @@ _INTERRUPTED = 130
 def add_flags(parser: flags.Parser) -> None:
     """Declares the action and the job."""
     parser.group("Action and job")
-    parser.positional("action", "ACTION", f"one of {', '.join(ACTIONS)}", choices=ACTIONS)
+    parser.positional("action", "ACTION", f"one of {', '.join(ACTIONS)}")
     parser.positional("name", "NAME", "name of the job, or its beginning")
     parser.output_group()
 

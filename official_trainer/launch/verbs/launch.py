@@ -75,7 +75,7 @@ def add_flags(parser: flags.Parser) -> None:
 
     parser.group("Target of the job")
     names = (LOCAL, *targets.names())
-    parser.positional("target", "TARGET", f"one of {', '.join(names)}", choices=names)
+    parser.positional("target", "TARGET", f"one of {', '.join(names)}")
     parser.value(
         "profile",
         "FILE",

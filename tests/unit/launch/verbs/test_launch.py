@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import completion, flags, terminal
+from official_trainer.cli import flags, terminal
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 from official_trainer.launch.verbs import launch as verb
@@ -193,10 +193,3 @@ def test_labels_have_colours_on_a_terminal_only(monkeypatch):
     painted = [verb.paint_label("[a]", number) for number in (-1, 0, 1, 5)]
     assert len(set(painted)) == 3
     assert painted[1] == painted[3]
-
-
-def test_actions_and_targets_are_offered_at_the_tab_key():
-    """G16: the words that `job` and `launch` take."""
-    assert list(completion.candidates(["job"], "st")) == ["status"]
-    assert {"local", "slurm"} <= completion.candidates(["launch"], "").keys()
-    assert "resnet_imagenet" in completion.candidates(["launch", "local"], "")
