@@ -13,7 +13,7 @@ from typing import Any
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks.autograph import counted_alone
+from official_trainer.tasks.autograph import engine_function
 from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tasks.task import split_inputs
 
@@ -67,7 +67,7 @@ class BatchNormStatistics:
         def run(batch: Any, step: tf.Tensor) -> None:
             strategy.run(on_replica, args=(batch, step))
 
-        self._run = tf.function(counted_alone(run))
+        self._run = tf.function(engine_function(run))
 
     def measure(self, batches: Iterable[Any], step: int) -> int:
         """Runs the model over `batches` in training mode; returns their number.

@@ -141,7 +141,6 @@ class ValidationSet:
         """Has the data built again by the next evaluation, unless the caller has given them."""
         self.dataset = None if self._builds else self.dataset
 
-    @do_not_convert
     def run(self, inputs: Any) -> dict[str, Any]:
         """Evaluates a batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
         step_of_task = convert(self.task.validation_step)

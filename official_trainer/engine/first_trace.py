@@ -18,7 +18,7 @@ from official_trainer.lazy import tf
 from official_trainer.tasks import export, random_streams, variables
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.attached import Attached, roots_of
-from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.autograph import convert, do_not_convert, engine_function
 from official_trainer.tasks.contract import metrics_of
 from official_trainer.tasks.task import features_and_labels
 from official_trainer.user_code import during
@@ -131,7 +131,6 @@ def _trace(
         with random_streams.of_no_step(task), notes, around():
             step_of_task(inputs)
 
-    @do_not_convert
     def of_next(iterator: Any) -> None:
         # From an iterator, as in the steps that run: a step may take parts out of a batch, not out of an argument,
         # and an argument has vaguer shapes.
@@ -139,7 +138,8 @@ def _trace(
         tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
 
     with kerases.without_updates(optimizers) as updated:
-        graph = tf.function(of_next).get_concrete_function(tf.data.IteratorSpec(data.element_spec())).graph
+        traced = tf.function(engine_function(of_next))
+        graph = traced.get_concrete_function(tf.data.IteratorSpec(data.element_spec())).graph
     return graph, updated
 
 

@@ -15,7 +15,7 @@ from official_trainer.engine.traces import batch_signature
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import contract, export
-from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
+from official_trainer.tasks.autograph import convert, do_not_convert, engine_function
 from official_trainer.tasks.random_streams import RandomStreams, required_by
 from official_trainer.tasks.task import Task, features_and_labels
 from official_trainer.user_code import during
@@ -64,7 +64,7 @@ class Inference:
         self._method = "inference_step" if own is None or own is Task.predict_step else "predict_step"
         self._step_of_task = export.predict_step_of(task)
         self._name = f"{type(task).__name__}.{self._method}"
-        self._step = tf.function(counted_alone(self._next_outputs)) if use_tf_function else self._next_outputs
+        self._step = tf.function(engine_function(self._next_outputs)) if use_tf_function else self._next_outputs
 
     def batches(
         self,
@@ -92,7 +92,6 @@ class Inference:
             if sum(counts):
                 yield number, joined(outputs, counts, self._name)
 
-    @do_not_convert
     def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
         inputs, step_of_task = next(iterator), convert(self._step_of_task)
         step = functools.partial(self._replica_outputs, step_of_task=step_of_task)
@@ -173,7 +172,6 @@ def num_examples_of(inputs: Any) -> tf.Tensor:
     return tf.constant(1) if first.shape.rank == 0 else tf.shape(first)[0]
 
 
-@do_not_convert
 def compute_if_busy(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Returns `compute()`, or an empty result of the same structure for a replica without examples; traced."""
     found: dict[str, Any] = {}

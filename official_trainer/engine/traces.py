@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
-from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
+from official_trainer.tasks.autograph import convert, engine_function
 
 Kind = Literal["train", "eval"]
 
@@ -62,13 +62,12 @@ class Traces:
           function: its first argument is a batch, or an iterator.
         """
 
-        @do_not_convert
         def watched(inputs: Any, *others: Any) -> Any:
             with self.tracing(kind, inputs):
                 return convert(function)(inputs, *others)
 
-        watched.__name__ = getattr(function, "__name__", "watched")  # what profiles and graphs call it
-        return counted_alone(watched)
+        watched.__name__ = getattr(function, "__name__", "watched")
+        return engine_function(watched)
 
     @contextlib.contextmanager
     def tracing(self, kind: Kind, inputs: Any) -> Iterator[None]:

@@ -24,7 +24,7 @@ from official_trainer.engine.train_iterator import TrainData
 from official_trainer.lazy import tf
 from official_trainer.tasks import accumulation, contract, optimization, publish
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.autograph import convert, do_not_convert, engine_function
 from official_trainer.tasks.contract import metrics_of
 from official_trainer.tasks.metrics import check_names, never_updated, reset, results_of, variables_of
 from official_trainer.tasks.numbers import ROW_FIELDS, LossTrace, Numbers, beside_loss, names_of
@@ -154,7 +154,6 @@ class TrainStep:
             is_first = (first < 0) & ~self._bound.allows(loss, step)
             self.first_bad_step.assign(tf.where(is_first, step, first))
 
-    @do_not_convert
     def run(self, inputs: Any) -> None:
         """Trains on a batch of all replicas; called in cross-replica context, traced."""
         context = self._context
@@ -174,8 +173,7 @@ class TrainStep:
         # Bound, not passed: a TPU would make a tensor of it.
         yield functools.partial(
             self.run_on_replica,
-            # Here, because in the threads of replicas AutoGraph does not know that it is active.
-            step_of_task=convert(self.step_of_task()),
+            step_of_task=self.step_of_task(),
             updates=updates,
             publishes=publish.is_requested(),
         )
@@ -188,7 +186,6 @@ class TrainStep:
             return task.dispatch(strategy, inputs, self._run_of_one)
         return task.dispatch(strategy, inputs, self._publishing_run)
 
-    @do_not_convert
     def _run_of_one(self, inputs: Any) -> publish.Tensors | None:
         with self._step_on_replica(inputs) as step:
             return self._context.strategy.run(step, args=(inputs,))
@@ -198,21 +195,23 @@ class TrainStep:
         return tf.function(self._context.traces.watched("train", self._run_of_one))
 
     def step_of_task(self) -> Callable[..., Any]:
-        """Returns the task's step, which returns logs; over micro-batches, their mean loss."""
-        accumulator, task = self.accumulator, self._context.task
+        """Returns the task's step, which returns logs; over micro-batches, their mean loss.
+
+        Called outside the threads of replicas, in which AutoGraph does not know that it is active.
+        """
+        accumulator, step = self.accumulator, convert(self._context.task.train_step)
         if accumulator is None:
-            return task.train_step
+            return step
 
         def streams(number: tf.Tensor) -> Any:
             return self._context.streams.of_part("train", self._stream_number(), number, accumulator.num_micro_batches)
 
-        return accumulator.over(task.train_step, self._recorded, streams)
+        return accumulator.over(step, self._recorded, streams)
 
     def _measured(self, returned: Any) -> tf.Tensor:
         """Returns the loss, scalar float32, of what `step_of_task` returned, and records the other numbers; traced."""
         return self._recorded(returned) if self.accumulator is None else returned
 
-    @do_not_convert
     def _recorded(self, logs: Mapping[str, Any]) -> tf.Tensor:
         """Records the numbers that a step returns beside its loss; returns the loss, scalar float32; traced."""
         context = self._context
@@ -266,12 +265,11 @@ class TrainStep:
     ) -> Callable[[Any], Any]:
         """Returns the task's step as one XLA program, which returns what is measured and what is published."""
 
-        @do_not_convert
         def step(inputs: Any) -> Any:
             with of_step() as published:
                 return self._measured(step_of_task(inputs, **objects)), published
 
-        return tf.function(step, jit_compile=True)
+        return tf.function(engine_function(step), jit_compile=True)
 
     def _stream_number(self) -> Any:
         """Returns what the step's random numbers depend on; has `read_value()`, int64.

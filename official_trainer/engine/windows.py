@@ -13,7 +13,7 @@ from typing import Any
 from official_trainer.engine.step_clock import StepClock
 from official_trainer.engine.traces import Kind, Traces, batch_of_block
 from official_trainer.lazy import tf
-from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
+from official_trainer.tasks.autograph import convert, engine_function
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
 
@@ -29,7 +29,7 @@ def stepping_loop(
     The loop raises `tf.errors.OutOfRangeError` or `StopIteration` when the iterator ends; all steps before are done.
     """
     if traced_loop:
-        return tf.function(counted_alone(_counted_loop(step, traces, kind)))
+        return tf.function(engine_function(_counted_loop(step, traces, kind)))
     run = tf.function(traces.watched(kind, step)) if traced_step else step
 
     def loop(iterator: Any, num_steps: tf.Tensor) -> None:
@@ -45,7 +45,6 @@ def _counted_loop(step: Callable[[Any], Any], traces: Traces, kind: Kind) -> Win
     `for _ in tf.range(num_steps)` carries a range too, which takes 5 % of a small model's step.
     """
 
-    @do_not_convert
     def loop(iterator: Any, num_steps: tf.Tensor) -> None:
         traced = convert(step)
 
@@ -101,7 +100,6 @@ def block_loop(step: Callable[[Any], None], traces: Traces, *, compiles: bool) -
       compiles: whether XLA compiles a window, as one program.
     """
 
-    @do_not_convert
     def run(block: Any, start: tf.Tensor, stop: tf.Tensor) -> None:
         traced = convert(step)
 
@@ -115,7 +113,7 @@ def block_loop(step: Callable[[Any], None], traces: Traces, *, compiles: bool) -
         with traces.tracing("train", batch_of_block(block)):
             tf.while_loop(lambda i: i < stop, body, [start])
 
-    traced_run = tf.function(counted_alone(run), jit_compile=True if compiles else None)
+    traced_run = tf.function(engine_function(run), jit_compile=True if compiles else None)
 
     def loop(blocks: Blocks, num_steps: tf.Tensor) -> None:
         remaining = int(num_steps)

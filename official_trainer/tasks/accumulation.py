@@ -18,7 +18,6 @@ from typing import Any
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import publish
-from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.keras import AccumulationError
 from official_trainer.tasks.scopes import during
 
@@ -78,15 +77,13 @@ class Accumulator:
         """Returns `step` over micro-batches, as a function with the same arguments that returns the mean of their loss.
 
         Args:
-          step: the task's; called in replica context, traced.
+          step: the task's, as AutoGraph converts it; called in replica context, traced.
           loss_of: returns the loss in what the step returns, scalar float32.
           entered: returns the context of a call, for the number of the micro-batch (scalar int64).
         """
-        converted = convert(step)  # AutoGraph does not convert a loop's body by itself
 
-        @do_not_convert
         def run(inputs: Any, **kwargs: Any) -> tf.Tensor:
-            return self._mean_loss(lambda part: loss_of(converted(part, **kwargs)), entered, inputs)
+            return self._mean_loss(lambda part: loss_of(step(part, **kwargs)), entered, inputs)
 
         return run
 

@@ -3,7 +3,9 @@
 Owns: what is done to a function before it is traced. Does not own: how functions are traced (`engine/windows.py`).
 
 AutoGraph converts each function that a traced one calls, recursively. Converting the source of one takes a tenth of a
-second, so the engine's own functions would delay the first step by more than a second.
+second, so the engine's own functions would delay the first step by more than a second. What `tf.function` gets is left
+as it is (`engine_function`), and with it all that the engine calls, but for users' methods, by `convert`. A mark is on
+what users' methods call in turn, and on what a strategy calls, which both convert it.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ def convert(function: Function) -> Function:
     return converted
 
 
-def counted_alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function for `tf.function` whose traces are counted by themselves, under the same name.
+def engine_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of the engine for `tf.function`: not converted, and its traces are counted by themselves.
 
     TensorFlow counts by the code of a function, and warns of five traces in a few calls. The first traces of five
     trainers, which share their code, would count as one function that is traced again and again.
     """
     alone = functools.partial(function)
-    alone.__name__ = function.__name__  # type: ignore[attr-defined]
-    return alone
+    alone.__name__ = function.__name__  # type: ignore[attr-defined]  # what profiles and graphs call it
+    return do_not_convert(alone)

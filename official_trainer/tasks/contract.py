@@ -33,7 +33,6 @@ from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import optimization
-from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.user_code import during, is_ours, is_users
 
 _logger = logging.getLogger(__name__)
@@ -321,7 +320,6 @@ def length_of(dataset: Any) -> float | None:
 # What a traced step must not do.
 
 
-@do_not_convert
 def check_tensors(task: Any, method: str, outputs: Any) -> None:
     """Refuses a step that uses or returns tensors of another trace; called in the trace, behind the step.
 

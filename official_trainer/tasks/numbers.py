@@ -14,7 +14,6 @@ from typing import Any
 
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
-from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.task import Task
 from official_trainer.tracking import leaves
 
@@ -76,7 +75,6 @@ class Mean(tf.Module):
         """Total and count: checkpoints hold the values of replicas in this order."""
         return [self.total, self.count]
 
-    @do_not_convert
     def update_state(self, value: Any, sample_weight: Any = None) -> None:
         """Takes a value, or one for each example, float32; called in replica context, traced.
 
