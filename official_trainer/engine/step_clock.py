@@ -1,6 +1,6 @@
 """How long the training steps of this process have waited for their data.
 
-Owns: the readings of a clock, inside a traced step and beside the host's calls of `next`. Does not own: what a step is
+Owns: the readings of a clock, in a traced step or beside a call of the host. Does not own: what a step is
 (`train_steps.py`), what the time means (`runs/health/`).
 """
 
@@ -20,73 +20,59 @@ _WAITS = -1e6  # no clock is set back so far
 class StepClock:
     """Sums up the seconds for which steps wait; any thread may read it.
 
-    One number holds both the sum and whether a step waits: a wait begins by subtracting the seconds since 1970 and ends
-    by adding them, so that the number is far below zero meanwhile.
+    A wait begins by subtracting the seconds since 1970 from the sum, and ends by adding them: so no number has to be
+    remembered between the two, and a step that waits shows by a sum far below zero.
     """
 
     def __init__(self, *, is_used: bool = True) -> None:
-        """Creates the number; for steps that run in other processes, several at a time, there is none."""
-        self._in_graph: tf.Variable | None = None
+        """Creates the sum; for steps that run in other processes, several at a time, there is none."""
+        self._sum: tf.Variable | None = None
         if is_used:
             with futures.ThreadPoolExecutor(1) as outside:  # of the strategy in scope, which would mirror the variable
-                self._in_graph = outside.submit(_create).result()
-        self._on_host = 0.0
-        self._is_traced = False
+                self._sum = outside.submit(_create).result()
+        self._has_measured = False
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[Callable[[Any], None]]:
         """For a block in a traced step that gets its inputs; yields what it calls with them in its last line."""
-        seconds = self._in_graph
-        if seconds is None:
+        waited = self._sum
+        if waited is None:
             yield lambda inputs: None
             return
-        self._is_traced = True
+        self._has_measured = True
         with tf.device("CPU:0"):
-            began = seconds.assign_sub(tf.timestamp(), read_value=False)
+            began = waited.assign_sub(tf.timestamp(), read_value=False)
 
         def received(inputs: Any) -> None:
             first = tf.nest.flatten(inputs, expand_composites=True)[:1]
             with tf.device("CPU:0"), tf.control_dependencies(first):
-                seconds.assign_add(tf.timestamp(), read_value=False)
+                waited.assign_add(tf.timestamp(), read_value=False)
 
         with tf.control_dependencies([] if began is None else [began]):
             yield received
 
-    def next(self, iterator: Iterator[Any]) -> Any:
-        """Returns `next(iterator)`; called on the host."""
-        self._is_traced = True
-        self._on_host -= time.time()
-        try:
-            return next(iterator)
-        finally:
-            self._on_host += time.time()
-
     def end_window(self) -> None:
         """Ends a wait for data that never came."""
-        if self._in_graph is not None and self._in_graph.numpy() < _WAITS:
-            self._in_graph.assign_add(time.time())
+        if self._sum is not None and self.is_waiting:
+            self._sum.assign_add(time.time())
 
     @property
     def mark(self) -> float:
         """A number that changes whenever a step begins or ends to wait."""
-        return sum(self._parts)
+        return 0.0 if self._sum is None else float(self._sum.numpy())
 
     @property
     def is_waiting(self) -> bool:
         """Whether a step waits now."""
-        return any(part < _WAITS for part in self._parts)
+        return self.mark < _WAITS
 
     @property
     def waited_seconds(self) -> float | None:
         """For how long steps have waited so far, the one that waits now included; None if no step is measured."""
-        if not self._is_traced:
+        if not self._has_measured:
             return None
-        now = time.time()
-        return sum(part + now if part < _WAITS else part for part in self._parts)
-
-    @property
-    def _parts(self) -> list[float]:
-        return [self._on_host, 0.0 if self._in_graph is None else float(self._in_graph.numpy())]
+        waited = self.mark
+        return waited + time.time() if waited < _WAITS else waited
 
 
 def _create() -> tf.Variable:

@@ -76,7 +76,9 @@ class Blocks:
     def take(self, most: int) -> tuple[Any, int, int]:
         """Returns a block, and from where up to where its batches, `most` at most, are the next ones."""
         if self._next_step == self._block_steps:
-            self._block = self._clock.next(self._blocks)
+            with self._clock.waiting() as received:
+                self._block = next(self._blocks)
+                received(self._block)
             self._next_step, self._block_steps = 0, int(tf.nest.flatten(self._block)[0].shape[0])
         start, self._next_step = self._next_step, min(self._block_steps, self._next_step + most)
         return self._block, start, self._next_step
