@@ -1,7 +1,8 @@
 """Recovery from a loss that is not finite: write a report on its batch, go back or give up.
 
-Owns: the policy in `trainer.recovery_…`, and the record of recoveries across restarts. Does not own: which step's loss
-is the first such one (`train_steps.py`), noticing it (`loop.py`), what is said of its batch (`non_finite.py`).
+Owns: which losses are good, the policy in `trainer.recovery_…`, and the record of recoveries across restarts. Does not
+own: which step's loss is the first bad one (`train_steps.py`), noticing it (`loop.py`), what is said of its batch
+(`non_finite.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from official_trainer.engine import non_finite
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
 
 
 class NonFiniteError(UserError, ArithmeticError, RuntimeError):
@@ -52,15 +54,39 @@ class _Record:
     learning_rate_scale: float = 1.0
 
 
-def loss_problem(loss: float, step: int, config: Any) -> str | None:
-    """Returns what is wrong with the training loss of a step, by the limits in `trainer`; None if it is good."""
-    if not math.isfinite(loss):
-        return f"the training loss is {loss} at step {step}"
-    bounded = config.recovery_max_trials >= 0 and step >= config.recovery_begin_steps
-    if bounded and loss > config.loss_upper_bound:
-        bound = f"trainer.loss_upper_bound={config.loss_upper_bound:g}"
-        return f"the training loss is {loss:g} at step {step}, above {bound}"
-    return None
+@dataclasses.dataclass(frozen=True)
+class LossBound:
+    """The largest loss that counts as good.
+
+    Attributes:
+      largest: infinity for no bound.
+      from_step: the first step for which there is a bound.
+    """
+
+    largest: float = math.inf
+    from_step: int = 0
+
+    @classmethod
+    def of(cls, config: Any) -> LossBound:
+        """Returns the bound in the section `trainer`, ours or Model Garden's."""
+        if getattr(config, "recovery_max_trials", -1) < 0:
+            return cls()
+        return cls(config.loss_upper_bound, config.recovery_begin_steps)
+
+    def allows(self, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        """Returns whether the loss of a step is good, scalar bool; traced."""
+        is_good = tf.math.is_finite(loss)
+        if self.largest == math.inf:
+            return is_good
+        return is_good & ((loss <= self.largest) | (step < self.from_step))
+
+    def problem(self, loss: float, step: int) -> str | None:
+        """Returns what is wrong with the training loss of a step; None if it is good."""
+        if not math.isfinite(loss):
+            return f"the training loss is {loss} at step {step}"
+        if loss > self.largest and step >= self.from_step:
+            return f"the training loss is {loss:g} at step {step}, above trainer.loss_upper_bound={self.largest:g}"
+        return None
 
 
 class Recovery:
@@ -81,15 +107,13 @@ class Recovery:
         self._trainer, self._store = trainer, store
         self._config, self._model_dir = trainer.config.trainer, model_dir
         self._record = _Record()
-        # How the run continues from a checkpoint that was saved before the failure was noticed: the step of the
-        # checkpoint, how far the data is ahead of the steps, and the record.
-        self._decision: tuple[int, int, _Record] | None = None
         self.extra = extra
         """What the manifest of the restored checkpoint records besides numbers; empty for a fresh run."""
 
     def loss_problem(self) -> str | None:
         """Returns what is wrong with the training loss, by the limits in `trainer`; None if it is good."""
-        return loss_problem(self._trainer.windows.mean_loss, int(self._trainer.global_step.numpy()), self._config)
+        step = int(self._trainer.global_step.numpy())
+        return LossBound.of(self._config).problem(self._trainer.windows.mean_loss, step)
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint's manifest has to hold, so that `restore` continues in the same way."""
@@ -129,7 +153,6 @@ class Recovery:
         for step in steps:
             if step > target:
                 self._store.delete(step)  # a restart must not restore it
-        self._decision = None
         self.restore()
         policy, bad_step = config.recovery_data, failed_step if error.bad_step is None else error.bad_step
         if policy == "skip_batch":
@@ -137,10 +160,9 @@ class Recovery:
         # The checkpoint records what was left out before it, and what was pending; all other batches come after it.
         restored = self._record
         pending = (*restored.left_out_pending, *left_out[len(restored.left_out) :])
-        skipped = skipped + failed_step - target if policy == "skip" else iterator.skipped_steps
-        record = _Record(recoveries=count, left_out=left_out, left_out_pending=pending, learning_rate_scale=scale)
-        self._decision = target, skipped, record
-        self._apply(skipped, record)
+        self._use(_Record(recoveries=count, left_out=left_out, left_out_pending=pending, learning_rate_scale=scale))
+        if policy == "skip":
+            iterator.skip(skipped + failed_step - target - iterator.skipped_steps)
         data = {
             "skip": f"past the data of {failed_step - target} steps",
             "skip_batch": f"leaving out the batch of step {bad_step}",
@@ -161,16 +183,7 @@ class Recovery:
         names = (field.name for field in dataclasses.fields(_Record))
         recorded: dict[str, Any] = {name: self.extra[name] for name in names if name in self.extra}
         self._use(_Record(**recorded))
-        if self._decision is not None:
-            decided, skipped_steps, record = self._decision
-            if decided == step and record.recoveries > self._record.recoveries:
-                self._apply(skipped_steps, record)
         return True
-
-    def _apply(self, skipped_steps: int, record: _Record) -> None:
-        self._use(record)
-        if ahead := skipped_steps - self._trainer.train_iterator.skipped_steps:
-            self._trainer.train_iterator.skip(ahead)
 
     def _use(self, record: _Record) -> None:
         """Takes a record, and scales the learning rate by it."""

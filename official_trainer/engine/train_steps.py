@@ -7,10 +7,8 @@ of events (`loop.py`), where batches come from (`train_iterator.py`), how steps 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
-import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import copies, local_sum
 from official_trainer.engine import windows
+from official_trainer.engine.recovery import LossBound
 from official_trainer.engine.step_context import StepContext, check_logs
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import TrainData
@@ -56,7 +55,7 @@ class TrainStep:
         *,
         trains: bool,
         compiles_windows: bool = False,
-        bound: LossBound | None = None,
+        bound: LossBound,
     ) -> None:
         """Builds what is measured: the loss, and the metrics of the task and the model if it trains.
 
@@ -65,7 +64,7 @@ class TrainStep:
           accumulator: None for one update per batch.
           trains: whether it has metrics.
           compiles_windows: whether XLA compiles whole windows of steps.
-          bound: above which a loss is as bad as one that is not finite; None for no bound.
+          bound: above which a loss is as bad as one that is not finite.
 
         Raises:
           ValueError: two metrics share a name.
@@ -77,7 +76,7 @@ class TrainStep:
         self._kept = of_model if kept else []
         self._shared = of_model if trains and not self._kept else []
         self.numbers, self._is_checked = Numbers(), False
-        self._bound = bound or LossBound()
+        self._bound = bound
         self.first_bad_step = tf.Variable(
             tf.constant(_NO_STEP, tf.int64),
             trainable=False,
@@ -277,26 +276,6 @@ class TrainStep:
         With workers it is the batch, because several of them have the same step.
         """
         return self._context.global_step if self._context.workers is None else self._context.workers.batches
-
-
-@dataclasses.dataclass(frozen=True)
-class LossBound:
-    """The largest loss that counts as good.
-
-    Attributes:
-      largest: infinity for no bound.
-      from_step: the first step for which there is a bound.
-    """
-
-    largest: float = math.inf
-    from_step: int = 0
-
-    def allows(self, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Returns whether the loss of a step is good, scalar bool; traced."""
-        is_good = tf.math.is_finite(loss)
-        if self.largest == math.inf:
-            return is_good
-        return is_good & ((loss <= self.largest) | (step < self.from_step))
 
 
 def _mean(loss: Any) -> tf.Tensor:

@@ -22,9 +22,10 @@ from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.first_trace import build_all_layers, build_all_metrics
+from official_trainer.engine.recovery import LossBound
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
 from official_trainer.engine.train_iterator import Data, DatasetBuilder, GivenData, Stacking, TrainData
-from official_trainer.engine.train_steps import LossBound, TrainStep, WindowRunner
+from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks.accumulation import accumulator_of
@@ -150,7 +151,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             accumulator_of(config.trainer, context.optimizer, model),
             trains=train,
             compiles_windows=stacking is not None and context.enables_xla,
-            bound=_loss_bound_of(config.trainer),
+            bound=LossBound.of(config.trainer),
         )
         _build_train_metrics(config, context, self._step.metrics, data)
         orbit.StandardTrainer.__init__(self, None, context.train_options)
@@ -466,13 +467,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             return num_steps * getattr(data, "global_batch_size", 0)
         stop = self.train_iterator.position.start_step(self.context.step)
         return self.task.examples_of_steps(stop, num_steps, runtime_field(self.config, "seed", 0))
-
-
-def _loss_bound_of(trainer: Any) -> LossBound:
-    """Returns the bound that the loop holds losses to, of a config of ours or of Model Garden's."""
-    if getattr(trainer, "recovery_max_trials", -1) < 0:
-        return LossBound()
-    return LossBound(trainer.loss_upper_bound, trainer.recovery_begin_steps)
 
 
 def _stacking_of(config: Any, context: StepContext, cls: type[Trainer]) -> Stacking | None:

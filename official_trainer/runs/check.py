@@ -23,7 +23,7 @@ from official_trainer.checkpoints.matching import format_bytes
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine import non_finite
 from official_trainer.engine.flops import of_train_step
-from official_trainer.engine.recovery import NonFiniteError, loss_problem
+from official_trainer.engine.recovery import LossBound, NonFiniteError
 from official_trainer.errors import UserError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
@@ -127,7 +127,7 @@ class _DryRun:
         self.trainer.initialize()
         logs = self.trainer.train(1)
         loss = float(logs["training_loss"])
-        if problem := loss_problem(loss, 1, self._job.config.trainer):
+        if problem := LossBound.of(self._job.config.trainer).problem(loss, 1):
             lines = non_finite.explain(self.trainer, 1, non_finite.batch_of_step(self.trainer, 1))
             raise NonFiniteError("\n  ".join([problem, *lines]))
         settings, builder = self._job.config.trainer, self.trainer.train_iterator.builder
