@@ -32,7 +32,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.tasks import publish
 from official_trainer.tasks.random_streams import RandomStreams
-from official_trainer.threads import RepeatingThread, has_ended, run_bounded
+from official_trainer.threads import has_ended, run_bounded
 
 _logger = logging.getLogger(__name__)
 
@@ -216,40 +216,6 @@ class Closures:
 # Who does the steps.
 
 
-class Attendance:
-    """Which workers do not answer, seen from a thread beside, and what is said of them.
-
-    Attributes:
-      is_needed: whether a window runs; between windows, and at the end of a run, workers may go.
-    """
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        """Takes `host:port` of the workers, and begins to look."""
-        self._workers = processes_of({WORKER: addresses})
-        self._lost: set[str] = set()
-        self.is_needed = False
-        RepeatingThread("workers", self._look, _LOOK_SECONDS).start()
-
-    def _look(self) -> None:
-        for name, address in self._workers.items() if self.is_needed else ():
-            if name not in self._lost and not answers(address):
-                self._lost.add(name)
-                is_last = len(self._lost) == len(self._workers)
-                effect = "training waits for a worker" if is_last else "the others take over its steps"
-                _logger.warning("lost %s (%s): %s; it may come back", name, address, effect)
-
-    def record(self, steps: Sequence[int]) -> None:
-        """Reports that a lost worker is back, by the steps of each worker in a window."""
-        for (name, address), count in zip(self._workers.items(), steps, strict=True):
-            if count and name in self._lost and answers(address):
-                self._lost.discard(name)
-                _logger.info("%s is back", name)
-
-    def silent(self) -> str:
-        """Returns the workers that do not answer, with their addresses; empty if all do."""
-        return named({name: address for name, address in self._workers.items() if not answers(address)})
-
-
 class AsyncWorkers:
     """The workers of a ParameterServerStrategy, each of which runs steps at its own speed.
 
@@ -281,7 +247,7 @@ class AsyncWorkers:
         self.batches: NumberedBatches | None = None
         self.steps: list[int] = []
         self._addresses = addresses_of(coordinator.strategy)
-        self._attendance = Attendance(self._addresses[WORKER])
+        self._lost: set[str] = set()
         self._coordinator, self._global_step, self._streams = coordinator, global_step, streams
         self._process_group, self._traces, self._patience_seconds = process_group, traces, patience_seconds
         self._closures: Closures | None = None
@@ -343,11 +309,22 @@ class AsyncWorkers:
         for worker, last in self._run(iterator, function, arguments, closures.steps):
             iterator.next_numbers[worker] = max(iterator.next_numbers[worker], int(last) + num_workers)
         self.steps = closures.steps()
-        self._attendance.record(self.steps)
+        self._tell_who_is_lost()
         self._global_step.assign(start + sum(self.steps))
         if sum(self.steps) < window:
             self._process_group.stop.check()
         self._steps_per_second = window / max(time.monotonic() - began, 1e-9)
+
+    def _tell_who_is_lost(self) -> None:
+        """Says which workers have run no step of the last window because they do not answer, and which are back."""
+        workers = processes_of({WORKER: self._addresses[WORKER]})
+        for (name, address), count in zip(workers.items(), self.steps, strict=True):
+            if count and name in self._lost:
+                self._lost.discard(name)
+                _logger.info("%s is back", name)
+            elif not count and name not in self._lost and not answers(address):
+                self._lost.add(name)
+                _logger.warning("lost %s (%s): the others take over its steps; it may come back", name, address)
 
     def _begin(self) -> int:
         """Returns the step before the next one, from which random numbers are drawn."""
@@ -370,7 +347,6 @@ class AsyncWorkers:
           arguments: of each call.
           progress: returns the steps of each worker; asked while it takes long.
         """
-        self._attendance.is_needed = True
         try:
             calls = [self._coordinator.schedule(function, (streams, *those)) for those in arguments]
             self._wait(progress)
@@ -386,8 +362,6 @@ class AsyncWorkers:
             if (lost := explain_loss(error, self._addresses)) is None:
                 raise
             raise lost from error
-        finally:
-            self._attendance.is_needed = False
 
     def _wait(self, progress: Callable[[], list[int]]) -> None:
         """Waits for all calls; once asked to stop, for the steps that workers are at."""
@@ -408,7 +382,8 @@ class AsyncWorkers:
             idle_seconds = now - changed_seconds
             if idle_seconds < min(_SLOW_SECONDS, self._patience_seconds):
                 continue
-            silent = self._attendance.silent()
+            workers = processes_of({WORKER: self._addresses[WORKER]})
+            silent = named({name: address for name, address in workers.items() if not answers(address)})
             problem = f"no worker has finished a step for {idle_seconds:.0f} seconds"
             problem += f": no answer from {silent}" if silent else ", though all of them answer"
             if not has_warned:
