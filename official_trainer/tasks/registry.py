@@ -58,14 +58,8 @@ class UnknownExperimentError(ConfigError):
     """No experiment has this name."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Registered:
-    value: Any
-    origin: Origin
-
-
-_factories: dict[str, _Registered] = {}
-_tasks: dict[type[Config], _Registered] = {}
+_factories: dict[str, Factory] = {}
+_tasks: dict[type[Config], type] = {}
 
 
 # Registering.
@@ -117,13 +111,13 @@ def register_config_factory(name: str, task_cls: type | None = None) -> Callable
             raise ConfigError([Problem(what, fix=fix, origin=calling_line())]) from error
         except ValueError:  # a class of C does not say what it takes
             pass
-        function, origin = garden_index.function_of(factory), sources.place_of(factory)
-        first = _factories.get(name)
-        if first is not None and _identity(garden_index.function_of(first.value)) != _identity(function):
-            raise ConfigError([sources.registered_twice(f"experiment '{name}'", first.origin, origin)])
+        first = _factories.get(name, factory)
+        if _identity(garden_index.function_of(first)) != _identity(garden_index.function_of(factory)):
+            lines = sources.line_of(first), sources.line_of(factory)
+            raise ConfigError([sources.registered_twice(f"experiment '{name}'", *lines)])
         if task_cls is not None:
             factory = _with_task(factory, task_cls)
-        _factories[name] = _Registered(factory, origin)
+        _factories[name] = factory
         return factory
 
     return register
@@ -143,7 +137,7 @@ def _with_task(factory: F, task_cls: type) -> F:
             given = type(section).__name__
             what = f"task_cls={task_cls.__name__} needs a task=TaskConfig(…), and this one is a {given}"
             fix = f"leave out task_cls, and write @register_task_cls({given}) above class {task_cls.__name__}"
-            raise ConfigError([Problem(what, fix=fix, origin=sources.place_of(factory))])
+            raise ConfigError([Problem(what, fix=fix, origin=sources.line_of(factory))])
         return config
 
     return cast(F, with_config_cls)
@@ -196,12 +190,11 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
         raise ConfigError([Problem(what, got=repr(config_cls), fix=fix, origin=calling_line())])
 
     def register(task_cls: C) -> C:
-        first = _tasks.get(config_cls)
-        origin = Origin("file", f"{task_cls.__module__}.{task_cls.__qualname__}")
-        if first is not None and _identity(first.value) != _identity(task_cls):
-            origins = line_of_class(first.value) or first.origin, line_of_class(task_cls) or origin
-            raise ConfigError([sources.registered_twice(f"the Task of {config_cls.__name__}", *origins)])
-        _tasks[config_cls] = _Registered(task_cls, origin)
+        first = _tasks.get(config_cls, task_cls)
+        if _identity(first) != _identity(task_cls):
+            lines = sources.line_of(first), sources.line_of(task_cls)
+            raise ConfigError([sources.registered_twice(f"the Task of {config_cls.__name__}", *lines)])
+        _tasks[config_cls] = task_cls
         return task_cls
 
     return register
@@ -239,13 +232,13 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
         return build_task
     for cls in type(task_config).__mro__:
         if cls in _tasks:
-            return _tasks[cls].value
+            return _tasks[cls]
     name = type(task_config).__name__
     what = f"no Task class is registered for {type(task_config).__module__}.{name}"
     registered = first_few(sorted({cls.__name__ for cls in _tasks})) or "none"
     from official_trainer.tasks.task import Task  # which finding experiments does not need
 
-    fix = unregistered(type(task_config), Task, "@register_task_cls", [entry.value for entry in _tasks.values()])
+    fix = unregistered(type(task_config), Task, "@register_task_cls", _tasks.values())
     fix = f"{fix or 'give the experiment the config class of a Task'}; registered: {registered}"
     raise ConfigError([Problem(what, path, fix=fix, origin=line_of_class(type(task_config)))])
 
@@ -321,33 +314,24 @@ def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[st
     Raises:
       ConfigError: a module that `--import` names cannot be imported.
     """
-    _load_given(workspace, imports)
+    _import(workspace, imports)
     index = _Index(workspace, imports)
-    names = {experiment.name for experiment in index.found}
-    imported = _imported() if imports else {}
-    others = [_of_factory(name, factory) for name, factory in sorted(imported.items()) if name not in names]
-    experiments, twice = _by_name([*index.found, *others])
+    experiments, twice = _by_name([*index.found, *(_registered() if imports else ())])
     fix = "`official-trainer list --import={}` lists them"
     files = [file for file in index.computed if file.module not in sys.modules]
     computed = [Problem("it computes names", fix=fix.format(file.module), origin=file.origin) for file in files]
     return experiments, [*index.problems, *twice, *computed]
 
 
-def _of_factory(name: str, factory: Factory) -> Experiment:
-    origin, function = sources.place_of(factory), garden_index.function_of(factory)
-    summary = (function.__doc__ or "").strip().partition("\n")[0]
-    return Experiment(name, function.__module__, Path(origin.name), origin.line, summary)
-
-
 def _by_name(experiments: Iterable[Experiment]) -> tuple[dict[str, Experiment], list[Problem]]:
-    """Returns experiments by name, and those names that two places have."""
-    index: dict[str, Experiment] = {}
+    """Returns experiments by name, and those names that two files have."""
+    by_name: dict[str, Experiment] = {}
     problems: list[Problem] = []
     for experiment in experiments:
-        first = index.setdefault(experiment.name, experiment)
-        if (os.path.realpath(first.path), first.line) != (os.path.realpath(experiment.path), experiment.line):
+        first = by_name.setdefault(experiment.name, experiment)
+        if os.path.realpath(first.path) != os.path.realpath(experiment.path):
             problems.append(sources.registered_twice(f"experiment '{first.name}'", first.origin, experiment.origin))
-    return index, problems
+    return by_name, problems
 
 
 class _Index(Scanned):
@@ -382,10 +366,34 @@ class _Index(Scanned):
         for module in [*self.modules.get(package, ()), NamedModule(experiment.module, experiment.origin)]:
             sources.load(module)
 
+    def load_computed(self, name: str) -> None:
+        """Imports the modules that compute names; those that fail become problems.
 
-def _imported() -> dict[str, Factory]:
-    """Returns the factories that imported modules have registered, with us or with Model Garden, by name."""
-    return {**garden_index.imported(), **{name: entry.value for name, entry in _factories.items()}}
+        Raises:
+          ConfigError: two modules register `name`.
+        """
+        for module in self.computed:
+            try:
+                self.load(module)
+            except ConfigError as error:
+                if any(f"experiment '{name}' is" in problem.what for problem in error.problems):
+                    raise
+                self.problems += error.problems
+
+
+def _factories_by_name() -> dict[str, Factory]:
+    """Returns the factories that imported modules have registered, with us or with Model Garden."""
+    return {**garden_index.imported(), **_factories}
+
+
+def _registered() -> list[Experiment]:
+    """Returns what imported modules have registered, by rising name."""
+    experiments = []
+    for name, factory in sorted(_factories_by_name().items()):
+        function, line = garden_index.function_of(factory), sources.line_of(factory)
+        summary = (function.__doc__ or "").strip().partition("\n")[0]
+        experiments.append(Experiment(name, function.__module__, Path(line.name), line.line, summary))
+    return experiments
 
 
 # Getting.
@@ -417,67 +425,53 @@ def get_config(name: str, workspace: Path | None = None, imports: Sequence[str] 
     workspace = Path(workspace) if workspace is not None else None
     if workspace is not None:
         enter(workspace)
-    _load_given(workspace, imports)
+    _import(workspace, imports)
     index = _Index(workspace, imports)
-    in_source = [experiment for experiment in index.found if experiment.name == name]
-    imported, of_garden = _imported().get(name), garden_index.entries().get(name)
-    files = {os.path.realpath(experiment.path) for experiment in in_source}
-    others = [experiment for experiment in (imported and _of_factory(name, imported), of_garden) if experiment]
-    others = [experiment for experiment in others if os.path.realpath(experiment.path) not in files]
-    if twice := _by_name([*in_source, *others])[1]:
-        raise ConfigError(twice)
-    if not in_source and not others:
-        if (factory := _computed(name, index)) is None:
-            raise UnknownExperimentError([_unknown(name, index, workspace)])
-        return _call(name, factory)
+    experiment = _find(name, index)
+    if experiment is None:
+        index.load_computed(name)
+        experiment = _find(name, index)
+    if experiment is None:
+        raise UnknownExperimentError([_unknown(name, index, workspace)])
     for problem in index.problems:
         _logger.warning("%s", problem.message)
-    if in_source:
-        return _from_source(in_source[0], index)
-    return garden_index.experiment(name) if imported is None else _call(name, imported)
+    if experiment in index.found:
+        if _IMPORTS_GARDEN.search(experiment.path.read_bytes()):
+            load("tensorflow")  # before any other import of it, so that it comes without Keras 3
+        index.load(experiment)
+    elif experiment is garden_index.entries().get(name):
+        return garden_index.experiment(name)
+    factory = _factories_by_name().get(name)
+    if factory is None:
+        what = f"importing it does not register '{name}'"
+        raise ConfigError([Problem(what, fix="check whether the factory is inside an 'if'", origin=experiment.origin)])
+    return _call(name, factory, experiment.origin)
 
 
-def _load_given(workspace: Path | None, imports: Sequence[str]) -> None:
+def _find(name: str, index: _Index) -> Experiment | None:
+    """Returns the experiment of a name: in the source, registered by imported modules, or of Model Garden.
+
+    Raises:
+      ConfigError: two files have the name.
+    """
+    candidates = [*index.found, *_registered(), *garden_index.entries().values()]
+    experiments, twice = _by_name(candidate for candidate in candidates if candidate.name == name)
+    if twice:
+        raise ConfigError(twice)
+    return experiments.get(name)
+
+
+def _import(workspace: Path | None, imports: Sequence[str]) -> None:
     """Imports the modules that `--import` names."""
     for module in sources.given(imports):
         enter(workspace)
         sources.load(module)
 
 
-def _computed(name: str, index: _Index) -> Factory | None:
-    """Imports the modules that compute names; returns the factory that one registers under the name.
-
-    Raises:
-      ConfigError: another one registers the name, too; or Python cannot read the file that has the name.
-    """
-    quoted = re.compile(rf"[\"']{re.escape(name)}[\"']")
-    has_name = [file for file in index.broken if quoted.search(file.path.read_text("utf-8", "replace"))]
-    for module in [*has_name, *index.computed]:
-        try:
-            index.load(module)
-        except ConfigError as error:
-            if module in has_name or any(f"experiment '{name}' is" in problem.what for problem in error.problems):
-                raise
-            index.problems += error.problems
-    return _imported().get(name)
-
-
-def _from_source(experiment: Experiment, index: _Index) -> ExperimentConfig:
-    """Imports what registers an experiment, and calls its factory."""
-    if _IMPORTS_GARDEN.search(experiment.path.read_bytes()):
-        load("tensorflow")  # before any other import of it, so that it comes without Keras 3
-    index.load(experiment)
-    factory = _imported().get(experiment.name)
-    if factory is None:
-        what = f"importing it does not register '{experiment.name}'"
-        raise ConfigError([Problem(what, fix="check whether the factory is inside an 'if'", origin=experiment.origin)])
-    return _call(experiment.name, factory, experiment.origin)
-
-
-def _call(name: str, factory: Factory, origin: Origin | None = None) -> ExperimentConfig:
+def _call(name: str, factory: Factory, origin: Origin) -> ExperimentConfig:
     from official_trainer.config import ExperimentConfig  # with all sections, which a list of names does not need
 
-    module, origin = garden_index.function_of(factory).__module__, origin or sources.place_of(factory)
+    module = garden_index.function_of(factory).__module__
     try:
         config = factory()
     except ConfigError:
@@ -498,7 +492,7 @@ def _call(name: str, factory: Factory, origin: Origin | None = None) -> Experime
 
 
 def _unknown(name: str, index: _Index, workspace: Path | None) -> Problem:
-    names = list(dict.fromkeys([*(experiment.name for experiment in index.found), *_imported()]))
+    names = list(dict.fromkeys([*(experiment.name for experiment in index.found), *_factories_by_name()]))
     near = nearest(name, [*names, *garden_index.entries()])
     what = f"unknown experiment '{name}'"
     reasons = [problem.message for problem in index.problems]

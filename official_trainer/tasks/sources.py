@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from official_trainer.config import ConfigError, Origin, Problem, installed
+from official_trainer.config.errors import line_of_class
 from official_trainer.garden import index as garden_index
 from official_trainer.garden.scan import FOLDER, Scanned, scan
 from official_trainer.lazy import importing_users_module
@@ -62,10 +63,7 @@ def given(imports: Iterable[str]) -> list[NamedModule]:
     Raises:
       ConfigError: a value is no name of a module.
     """
-    modules = [NamedModule(name, Origin("flag", f"--import={name}")) for name in dict.fromkeys(imports)]
-    if problems := [_no_name(module) for module in modules if not _is_name(module.name)]:
-        raise ConfigError(problems)
-    return modules
+    return [_module(name, Origin("flag", f"--import={name}")) for name in dict.fromkeys(imports)]
 
 
 def declared(workspace: Path | None) -> tuple[list[NamedModule], list[Problem]]:
@@ -75,11 +73,14 @@ def declared(workspace: Path | None) -> tuple[list[NamedModule], list[Problem]]:
       ConfigError: `pyproject.toml` cannot be read, or has a mistake where it names them.
     """
     modules = [*(_of_pyproject(workspace) if workspace is not None else ())]
+    problems: list[Problem] = []
     for point in installed.points(GROUP):
         origin = Origin("file", f"entry point {point.name} of {installed.package_of(point)}")
-        modules.append(NamedModule(point.value.strip(), origin))
-    problems = [_no_name(module) for module in modules if not _is_name(module.name)]
-    first_by_name = {module.name: module for module in reversed(modules) if _is_name(module.name)}
+        try:
+            modules.append(_module(point.value.strip(), origin))
+        except ConfigError as error:
+            problems += error.problems
+    first_by_name = {module.name: module for module in reversed(modules)}
     return [*reversed(first_by_name.values())], problems
 
 
@@ -101,10 +102,7 @@ def _of_pyproject(workspace: Path) -> Iterator[NamedModule]:
     for name in names:
         quoted = re.compile(f"[\"']{re.escape(name)}[\"']")
         line = next((number for number, text in enumerate(lines, 1) if quoted.search(text)), 0)
-        module = NamedModule(name, dataclasses.replace(origin, line=line))
-        if not _is_name(name):
-            raise ConfigError([_no_name(module)])
-        yield module
+        yield _module(name, dataclasses.replace(origin, line=line))
 
 
 def _table(folder: Path) -> dict[str, Any]:
@@ -125,15 +123,21 @@ def _table(folder: Path) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
+def _module(name: str, named_by: Origin) -> NamedModule:
+    """Returns the module of a name.
+
+    Raises:
+      ConfigError: it is no name of a module.
+    """
+    if _is_name(name):
+        return NamedModule(name, named_by)
+    near = name.partition(":")[0].removesuffix(".py").strip("./").replace("/", ".").replace("-", "_")
+    what, allowed = f"'{name}' is not the name of a module", "names with dots, such as my_project.experiments"
+    raise ConfigError([Problem(what, allowed=allowed, near=near if _is_name(near) else "", origin=named_by)])
+
+
 def _is_name(text: str) -> bool:
     return all(word.isidentifier() for word in text.split("."))
-
-
-def _no_name(module: NamedModule) -> Problem:
-    text = module.name.partition(":")[0].removesuffix(".py").strip("./").replace("/", ".").replace("-", "_")
-    near = text if text and text != module.name and _is_name(text) else ""
-    what = f"'{module.name}' is not the name of a module"
-    return Problem(what, allowed="names with dots, such as my_project.experiments", near=near, origin=module.named_by)
 
 
 # What their source says.
@@ -208,7 +212,7 @@ def load(module: NamedModule) -> None:
         if missing:
             problem = dataclasses.replace(problem, near=_near(missing, folders))
         if (taken := garden_index.taken(error)) is not None:
-            first, second = place_of(taken[1]), problem.origin or module.named_by
+            first, second = line_of(taken[1]), problem.origin or module.named_by
             problem = registered_twice(f"experiment '{taken[0]}'", first, second)
         raise ConfigError([problem]) from error
 
@@ -218,12 +222,13 @@ def registered_twice(what: str, first: Origin, second: Origin) -> Problem:
     return Problem(f"{what} is registered twice, at {first} and {second}", fix="rename one")
 
 
-def place_of(factory: Any) -> Origin:
-    """Returns the place of a factory."""
+def line_of(factory: Any) -> Origin:
+    """Returns the line of a factory or a class, or where Python does not know it, its name."""
     function = garden_index.function_of(factory)
-    code = getattr(function, "__code__", None)
+    if code := getattr(function, "__code__", None):
+        return Origin("file", code.co_filename, code.co_firstlineno)
     name = f"{function.__module__}.{function.__qualname__}"
-    return Origin("file", code.co_filename, code.co_firstlineno) if code else Origin("file", name)
+    return (line_of_class(function) if isinstance(function, type) else None) or Origin("file", name)
 
 
 def make_importable(folder: Path) -> None:

@@ -66,7 +66,7 @@ def test_the_function_keeps_its_name_and_line():
 
     made = register_config_factory("lines", task_cls=Lines)(factory)
     assert (made.__name__, made.__doc__) == ("factory", "Lines, a few steps.")
-    assert sources.place_of(made) == sources.place_of(factory)
+    assert sources.line_of(made) == sources.line_of(factory)
 
 
 def test_mistakes_name_the_class():
