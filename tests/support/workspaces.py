@@ -47,7 +47,7 @@ def _forget(workspace):
     """Takes the modules and the experiments of a workspace out of the process, and returns them."""
     names = [name for name in sys.modules if name.partition(".")[0] in (FOLDER, *components.FOLDERS)]
     experiments = registry._factories
-    registered = [name for name, entry in experiments.items() if _package(entry.value) == FOLDER]
+    registered = [name for name, factory in experiments.items() if _package(factory) == FOLDER]
     sys.path[:] = [path for path in sys.path if path != str(workspace)]
     return {name: sys.modules.pop(name) for name in names}, {name: experiments.pop(name) for name in registered}
 
