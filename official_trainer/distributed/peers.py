@@ -68,12 +68,12 @@ ALONE = Peers()
 
 
 def answers(address: str) -> bool:
-    """Whether a process accepts connections at `host:port`."""
+    """Whether a process accepts connections at `host:port`; not if that is no address."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
             return True
-    except OSError:
+    except (OSError, ValueError, OverflowError):
         return False
 
 

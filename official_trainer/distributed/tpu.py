@@ -1,6 +1,6 @@
 """Cloud TPUs: the configured one, its strategy, and the errors that mean that it is gone.
 
-Owns: the TPU's address, TPUStrategy, the check of batch shapes. Does not own: the table of strategies (`strategy.py`),
+Owns: the TPU's address, TPUStrategy. Does not own: the table of strategies (`strategy.py`),
 creating TPUs.
 
 This has never run on a TPU. Tests use TensorFlow servers without one: they cover addresses, connections and errors.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,8 +29,6 @@ PORT = 8470
 """The port of a TPU host whose address has none."""
 
 _ENVIRONMENT = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME")  # in the order in which TensorFlow reads them
-_HOST = re.compile(r"grpc://[^\s:/]+(:\d{1,5})?")
-_GONE = re.compile(r"health check failed|unhealthy|preempted|heartbeat|incarnation|unable to find a context_id", re.I)
 _AGAIN = "The same command, started again, continues from the newest checkpoint once the TPU is back or created again"
 
 
@@ -75,24 +72,18 @@ def build_strategy(runtime: Any, cluster: Cluster | None = None) -> tf.distribut
             "runtime.distribution_strategy"
         )
     if where.startswith("grpc://"):
-        _check_hosts(where)
+        _check_answers(where)
     return _strategy_over(where)
 
 
-def _check_hosts(where: str) -> None:
+def _check_answers(where: str) -> None:
     """Refuses hosts that do not answer, for which TensorFlow would wait for minutes without a message."""
-    hosts = where.split(",")
-    for host in hosts:
-        if not _HOST.fullmatch(host):
-            raise TPUError(
-                f"runtime.tpu: {host!r} is no address; expected grpc://host:{PORT}, several with commas between, the "
-                f"name of a TPU, or {LOCAL}"
-            )
-    addresses = [host.removeprefix("grpc://") for host in hosts]
-    addresses = [host if ":" in host else f"{host}:{PORT}" for host in addresses]
-    if silent := [host for host in addresses if not answers(host)]:
+    hosts = [host.removeprefix("grpc://") for host in where.split(",")]
+    if silent := [host for host in hosts if not answers(host if ":" in host else f"{host}:{PORT}")]:
         raise TPUError(
-            f"runtime.tpu: {where}: no answer from {first_few(silent)}. Check the address. {_AGAIN}", ExitCode.RETRY
+            f"runtime.tpu: {where}: no answer from {first_few(silent)}. Check the address: grpc://host:{PORT}, several "
+            f"with commas between, the name of a TPU, or {LOCAL}. {_AGAIN}",
+            ExitCode.RETRY,
         )
 
 
@@ -125,26 +116,11 @@ def as_lost_error(error: BaseException, runtime: Any) -> TPUError | None:
     """Returns `error` in words for the user if the run uses a TPU and it means that this one is gone; else None."""
     strategy = runtime.distribution_strategy
     is_on_tpu = strategy == "tpu" or (strategy == "auto" and address(runtime) is not None)
-    if not is_on_tpu or not isinstance(error, tf.errors.OpError):
+    if not is_on_tpu or not isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):
         return None
     text = str(error.message)
-    is_gone = isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError) or _GONE.search(text)
-    if not is_gone or "gs://" in text or "storage.googleapis.com" in text:  # storage errors are of the same classes
+    if "gs://" in text:  # storage fails with the same classes
         return None
     reason = f"{type(error).__name__}: {text.partition(chr(10))[0][:300]}"
     what = f"the TPU was taken away, by a preemption or a restart of its host ({reason}). {_AGAIN}"
     return TPUError(what, ExitCode.RETRY)
-
-
-def check_static(dataset: Any, source: str) -> None:
-    """Refuses training batches without a fixed shape, because a TPU would compile the step for each size.
-
-    Raises:
-      TPUError: names the part of the batch.
-    """
-    open_shapes = [str(spec.shape) for spec in tf.nest.flatten(dataset.element_spec) if None in list(spec.shape)]
-    if open_shapes:
-        raise TPUError(
-            f"{source}: a TPU trains on batches of one fixed shape, and these have {first_few(open_shapes)}; batch "
-            "with drop_remainder=True, and give what differs in length one length (padded_batch, ensure_shape)"
-        )

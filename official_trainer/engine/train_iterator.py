@@ -18,7 +18,6 @@ from typing import Any
 import orbit
 
 from official_trainer import inputs
-from official_trainer.distributed import tpu
 from official_trainer.engine import windows
 from official_trainer.engine.step_clock import StepClock
 from official_trainer.inputs import DataError, InputContext, data_service
@@ -139,8 +138,6 @@ class DatasetBuilder:
             context.first_batch = start_step
             context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self.pipeline(context)
-            if self._training and isinstance(self.strategy, tf.distribute.TPUStrategy):
-                tpu.check_static(dataset, self.source)
             self.of_pipeline, self.context = dataset, context
             # What the pipeline did not do itself: skipping to the start, stacking batches into blocks.
             if start_step and not (context.starts_here or is_served):
