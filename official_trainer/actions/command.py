@@ -1,7 +1,7 @@
 """A program that is run at events: to send a message, copy a checkpoint, start the next job.
 
-Owns: the program's arguments, environment, log and time limit, and killing it with all processes that it has started.
-Does not own: when an event occurs, and the thread in which the program runs (`events.py`). No shell is used anywhere.
+Owns: which hook is which event, the program's arguments, environment, log and time limit, and killing it with all
+processes that it has started. No shell is used anywhere.
 """
 
 from __future__ import annotations
@@ -17,20 +17,30 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from official_trainer import files
-from official_trainer.actions import events
-from official_trainer.actions.action import Run
-from official_trainer.actions.events import Event, EventName
-from official_trainer.config import ActionConfig, NonNegativeFloat, PositiveFloat
-from official_trainer.errors import UserError
+from official_trainer.actions.action import Action, Run
+from official_trainer.config import ActionConfig, PositiveFloat
+from official_trainer.errors import UserError, describe_error
 from official_trainer.shown import shorten
+from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.tracking.jsonl import encode
+from official_trainer.tracking.record import read_run
+
+EventName = Literal["start", "step", "eval", "best", "end", "failure", "preempted", "stall"]
+"""A process begins; the action is due at a step, or after an evaluation, or after one that is the best so far; the run
+is done, failed, or was stopped and will be continued; the process hangs, and is about to end."""
 
 FACTS = ("step", "event", "experiment", "model_dir", "reason")
 """Placeholders that are no metrics."""
 
+STOP_SECONDS = 5.0
+"""How long a program may still run when the run is asked to stop, at most; the scheduler waits for the run."""
+
+_POLL_SECONDS = 0.1
 _PLACEHOLDER = re.compile(r"\{(?P<quoted>\{[A-Za-z_][\w./|-]*\})\}|\{(?P<name>[A-Za-z_][\w./|-]*)\}")
 _UNFIT = re.compile(r"[^\w.-]")
 _PREFIX = "OFFICIAL_TRAINER_"
@@ -44,7 +54,7 @@ class CommandError(UserError, RuntimeError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandConfig(ActionConfig):
-    """Runs a program at events. What it prints goes to `model_dir/commands/NAME.log`.
+    """Runs a program at events, and waits for it. What it prints goes to `model_dir/commands/NAME.log`.
 
     Attributes:
       events: when it is run. `start` of a process; `step` and `eval`: when the action is due, which unset means at
@@ -54,20 +64,22 @@ class CommandConfig(ActionConfig):
         `{reason}` and `{NAME}` of a metric of the evaluation are filled in; `{{step}}` is `{step}` as it is. The
         program finds the same in `OFFICIAL_TRAINER_STEP`, `…_EVENT`, `…_EXPERIMENT`, `…_MODEL_DIR`, `…_REASON`, and
         all metrics as JSON in `…_METRICS`.
-      timeout_seconds: after so long it is killed, with all that it has started. The end of the run waits as long.
-      min_interval_seconds: events `step`, `eval` and `best` that come sooner after the last of them are left out.
-      wait: whether training waits for it. If not, it runs beside training, one at a time and in their order.
+      timeout_seconds: after so long it is killed, with all that it has started; a run that is asked to stop gives it 5
+        seconds more at most.
     """
 
     on_error: Literal["fail", "warn", "disable"] = "warn"
     events: tuple[EventName, ...] = ("end", "failure")
     argv: tuple[str, ...] = ()
     timeout_seconds: PositiveFloat = 60.0
-    min_interval_seconds: NonNegativeFloat = 0.0
-    wait: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        yield from events.field_problems(self.events, self.when)
+        if not self.events:
+            yield "events", "must name at least one event"
+        if len(set(self.events)) < len(self.events):
+            yield "events", "names an event twice"
+        if self.when is not None and not {"step", "eval", "best"} & set(self.events):
+            yield "when", "has no effect unless events has step, eval or best"
         if not self.argv or not self.argv[0]:
             yield "argv", "must name a program, for example [notify-send, '{event} at step {step}']"
 
@@ -75,43 +87,77 @@ class CommandConfig(ActionConfig):
         return Command(self)
 
 
-class Command(events.Notifier):
-    """Runs a program at events, one at a time, each in a session and process group of its own."""
+class Command(Action):
+    """Runs a program at events, in a session and process group of its own.
+
+    After a restart it may be run again for an evaluation. It has no state.
+    """
 
     def __init__(self, config: CommandConfig) -> None:
-        super().__init__(config, waits=config.wait)
-        self._process: subprocess.Popen[bytes] | None = None  # the one that is running
-
-    def end_seconds(self) -> float:
-        return self._config.timeout_seconds
+        self._config = config
+        self._experiment = ""
+        self._eval_logs: Mapping[str, float] = {}  # of the newest evaluation of this process
 
     def monitored(self) -> tuple[str, ...]:
         names = (match["name"] for argument in self._config.argv for match in _PLACEHOLDER.finditer(argument))
         return tuple(dict.fromkeys(name for name in names if name and name not in FACTS))
 
     def on_start(self, run: Run) -> None:
+        self._experiment = (read_run(run.model_dir) or {}).get("experiment", "")
         program = self._config.argv[0]
         if not _PLACEHOLDER.search(program) and shutil.which(program) is None:
             where = "is not an executable file" if os.sep in program else "is not on the PATH"
             split = ", ".join(program.split())
             fix = f"write each argument by itself: [{split}]" if " " in program else "give its path, or install it"
             raise CommandError(f"argv: {program!r} {where}; {fix}")
-        super().on_start(run)
+        if not run.is_dry_run:
+            self._tell("start", run, {})
 
-    def send(self, event: Event) -> None:
-        argv = [fill(argument, event) for argument in self._config.argv]
-        line, place = shlex.join(argv), f"(event {event['event']} of step {event['step']})"
+    def on_step(self, run: Run) -> None:
+        self._tell("step", run, run.train_logs)
+
+    def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
+        self._eval_logs = dict(logs)
+        self._tell("eval", run, logs)
+        best = (read_run(run.model_dir) or {}).get("best") if "best" in self._config.events else None
+        if isinstance(best, Mapping) and best.get("step") == run.step:
+            self._tell("best", run, logs)
+
+    def on_stall(self, run: Run, reason: str) -> None:
+        self._tell("stall", run, self._eval_logs or run.train_logs, reason)
+
+    def on_end(self, run: Run, failure: BaseException | None) -> None:
+        logs = self._eval_logs or run.train_logs
+        if failure is None:
+            self._tell("end", run, logs, run.state.stop_reason)
+            return
+        event: EventName = "preempted" if isinstance(failure, PreemptedError | KeyboardInterrupt) else "failure"
+        self._tell(event, run, logs, describe_error(failure).removesuffix(": "))
+
+    def _tell(self, event: EventName, run: Run, logs: Mapping[str, float], reason: str | None = None) -> None:
+        """Runs the program for an event, if it is one of the config's.
+
+        Raises:
+          CommandError: it cannot be run, was killed, or ended with an exit code that is not 0.
+        """
+        if event not in self._config.events:
+            return
+        values = (run.step, event, self._experiment, run.model_dir, "" if reason is None else reason)
+        facts = {name: str(value) for name, value in zip(FACTS, values, strict=True)}
+        metrics = {name: encode(float(value)) for name, value in logs.items()}
+        environment = {f"{_PREFIX}{name.upper()}": value for name, value in facts.items()}
+        environment[f"{_PREFIX}METRICS"] = json.dumps(metrics, allow_nan=False)
+        argv = [fill(argument, facts, metrics) for argument in self._config.argv]
+        line, place = shlex.join(argv), f"(event {event} of step {run.step})"
         described = f"{shorten(line, _SHOWN_CHARACTERS)} {place}"
-        path = files.join(event["model_dir"], "commands", f"{_UNFIT.sub('_', self.name or 'command')}.log")
+        path = files.join(run.model_dir, "commands", f"{_UNFIT.sub('_', self.name or 'command')}.log")
         with _open_log(path) as log:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             log.write(f"--- {now} {line} {place}\n".encode())
             log.flush()
             start = log.tell()
             try:
-                facts = {f"{_PREFIX}{name.upper()}": "" if event[name] is None else str(event[name]) for name in FACTS}
-                facts[f"{_PREFIX}METRICS"] = json.dumps(event["metrics"], allow_nan=False)
-                code = self._run(argv, {**os.environ, **facts}, log)
+                code = self._run(argv, {**os.environ, **environment}, log, run.trainer.process_group.stop)
             except CommandError as error:
                 raise CommandError(f"{described} {error}") from error.__cause__
             log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
@@ -120,13 +166,7 @@ class Command(events.Notifier):
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             raise CommandError(f"{described} {how}{': ' + last if last else ''}; its output is in {path}")
 
-    def abort(self) -> None:
-        """Kills the program that is running, and each that is started later."""
-        super().abort()
-        if self._process is not None:
-            _kill(self._process)
-
-    def _run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
+    def _run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes], stop: StopRequest) -> int:
         """Runs a program to its end, and writes its output to `log`; returns its exit code.
 
         Raises:
@@ -143,21 +183,32 @@ class Command(events.Notifier):
             )
         except OSError as error:
             raise CommandError(f"cannot be run: {error.strerror}") from error
-        self._process = process
         try:
-            if self._is_aborted:
-                _kill(process)
-            code = process.wait(self._config.timeout_seconds)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            process.wait()
-            limit = f"timeout_seconds={self._config.timeout_seconds:g}"
-            raise CommandError(f"had not ended after {limit} and was killed") from None
+            return self._wait(process, stop)
         finally:
-            self._process = None
-        if self._is_aborted:
-            raise CommandError("had not ended in time at the end of the run and was killed")
-        return code
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _wait(self, process: subprocess.Popen[bytes], stop: StopRequest) -> int:
+        """Returns the exit code of a program that ends within its time.
+
+        Raises:
+          CommandError: it has not.
+        """
+        timeout_seconds = self._config.timeout_seconds
+        deadline = time.monotonic() + timeout_seconds
+        while stop.reason is None and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(min(_POLL_SECONDS, timeout_seconds))
+        try:
+            return process.wait(min(STOP_SECONDS, max(0.0, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            why = f"after timeout_seconds={timeout_seconds:g}"
+            if stop.reason is not None:
+                why = f"when the run was asked to stop ({stop.reason})"
+            raise CommandError(f"had not ended {why} and was killed") from None
 
 
 @contextlib.contextmanager
@@ -177,20 +228,13 @@ def _open_log(path: str) -> Iterator[IO[bytes]]:
                 remote.write(log.read())
 
 
-def fill(argument: str, values: Event) -> str:
+def fill(argument: str, facts: Mapping[str, str], metrics: Mapping[str, Any]) -> str:
     """Returns an argument of the config with its placeholders filled in; a placeholder without a value is empty."""
 
     def value_of(match: re.Match[str]) -> str:
         if match["quoted"]:
             return match["quoted"]
         name = match["name"]
-        found = values[name] if name in values and name != "metrics" else values["metrics"].get(name.replace("|", "/"))
-        return "" if found is None else str(found)
+        return facts[name] if name in facts else str(metrics.get(name.replace("|", "/"), ""))
 
     return _PLACEHOLDER.sub(value_of, argument)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills a program and all of its process group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -18,11 +18,12 @@ from tests.support.actions.samples import SAMPLES
 TYPES = sorted(ActionConfig.names())
 
 
-def sample(name, port=9):
+def sample(name):
     """Returns the config of a sample, as YAML gives it."""
-    text = f"[{SAMPLES[name].replace('{port}', str(port))}]"
-    (found,) = configuration.resolve(ExperimentConfig(), sets=[f"trainer.actions={text}"]).config.trainer.actions
-    return found
+    (section,) = configuration.resolve(
+        ExperimentConfig(), sets=[f"trainer.actions=[{SAMPLES[name]}]"]
+    ).config.trainer.actions
+    return section
 
 
 def test_each_action_has_a_sample():

@@ -1,4 +1,4 @@
-"""Programs at events: what they are given, that training does not wait for them, and that none is left behind."""
+"""Programs at events: what they are given, how long they may run, and that none is left behind."""
 
 import json
 import pathlib
@@ -10,7 +10,6 @@ import time
 import pytest
 
 from official_trainer import config as configuration
-from official_trainer.actions import events
 from official_trainer.actions.command import CommandConfig, fill
 from official_trainer.actions.schedule import ActionError
 from official_trainer.config import ConfigError, ExperimentConfig, When
@@ -89,6 +88,17 @@ def test_a_run_that_fails_tells_why(model_dir, tmp_path, monkeypatch):
     assert (row["EVENT"], row["STEP"], row["argv"]) == ("failure", "20", ["RuntimeError: out of luck"])
 
 
+def test_the_best_evaluation_is_told_of(model_dir, tmp_path):
+    """C1: each that is better than all before, with its metrics; not the others."""
+    argv = yaml(python(WRITE, str(tmp_path / "told")))
+    sets = ("trainer.best_checkpoint_eval_metric=accuracy", "trainer.best_checkpoint_export_subdir=best")
+    do(model_dir, f"trainer.actions=[{{type: command, argv: {argv}, events: [best, eval]}}]", *sets)
+    rows = read(tmp_path / "told")
+    accuracies = [json.loads(row["METRICS"])["accuracy"] for row in rows if row["EVENT"] == "eval"]
+    better = [number for number, value in enumerate(accuracies) if value > max(accuracies[:number], default=-1.0)]
+    assert [int(row["STEP"]) for row in rows if row["EVENT"] == "best"] == [20 * (number + 1) for number in better]
+
+
 def test_an_unknown_placeholder_is_refused_before_training(model_dir):
     """Place, what there is, the nearest."""
     with pytest.raises(MonitoredMetricError, match=r"'tell'.*'acuracy'.*accuracy.*did you mean 'accuracy'"):
@@ -119,16 +129,14 @@ def test_what_is_wrong_in_the_config_is_said(section, message):
 def test_the_defaults_warn_and_tell_of_the_end():
     """A message that is not sent is no reason to lose a run."""
     config = CommandConfig(argv=("a",))
-    assert (config.on_error, config.events, config.wait) == ("warn", ("end", "failure"), False)
+    assert (config.on_error, config.events) == ("warn", ("end", "failure"))
     assert dump(config) and CommandConfig(argv=("a",), events=("step",), when=When(every=3)).build().monitored() == ()
 
 
 # Arguments.
 
-VALUES = {
-    "step": 7, "event": "eval", "experiment": "x", "model_dir": "/m", "reason": None,
-    "metrics": {"accuracy": 0.5, "dev/accuracy": 0.25, "loss": "NaN"},
-}  # fmt: skip
+TOLD = {"step": "7", "event": "eval", "experiment": "x", "model_dir": "/m", "reason": ""}
+METRICS = {"accuracy": 0.5, "dev/accuracy": 0.25, "loss": "NaN"}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +155,7 @@ VALUES = {
 )
 def test_placeholders_are_filled_in_as_text(argument, filled):
     """Braces that name nothing stay as they are."""
-    assert fill(argument, VALUES) == filled
+    assert fill(argument, TOLD, METRICS) == filled
 
 
 def test_placeholders_that_are_metrics_are_asked_of_the_evaluation():
@@ -178,16 +186,11 @@ def test_an_exit_code_is_an_error_with_the_last_line_and_the_log(tmp_path, caplo
         assert f"(event {event}) ended with exit code 3: two; its output is in {tmp_path}/commands/" in caplog.text
 
 
-def test_an_error_beside_training_comes_up_at_the_next_hook(tmp_path):
-    """With `on_error: fail` it ends the run."""
-    action = command(python("raise SystemExit(1)"), ("step",))
-    watched = Events(action, tmp_path, "fail")
-    watched.step(10)
-    assert action.are_sent(60)
-    with pytest.raises(ActionError, match=r"failed in on_step at step 20: .*\(event step of step 10\) ended with exit"):
-        watched.step(20)
-    with pytest.raises(ActionError, match=r"\(event step of step 20\)"):
-        watched.end()
+def test_an_error_ends_the_run_if_asked_to(tmp_path):
+    """With `on_error: fail`, at the step at which the program has failed."""
+    watched = Events(command(python("raise SystemExit(1)"), ("step",)), tmp_path, "fail")
+    with pytest.raises(ActionError, match=r"failed in on_step at step 10: .*\(event step of step 10\) ended with exit"):
+        watched.step(10)
 
 
 @pytest.mark.parametrize(
@@ -239,86 +242,58 @@ FAMILY = ("/bin/sh", "-c", 'sleep 300 & echo $$ $! > "$0.new"; mv "$0.new" "$0";
 def test_a_program_that_takes_too_long_is_killed_with_all_it_has_started(tmp_path, caplog):
     """No process and no zombie is left."""
     pids = tmp_path / "pids"
-    watched = Events(command((*FAMILY, str(pids)), ("start",), timeout_seconds=2), tmp_path)
-    wait_for(pids.exists)
-    watched.end()
-    assert "(event start of step 0) had not ended" in caplog.text and "was killed" in caplog.text
+    Events(command((*FAMILY, str(pids)), ("start",), timeout_seconds=2), tmp_path)
+    assert "(event start of step 0) had not ended after timeout_seconds=2 and was killed" in caplog.text
     parent, child = map(int, pids.read_text().split())
     wait_for(lambda: not is_alive(child))
     assert not pathlib.Path(f"/proc/{parent}").exists()  # reaped
 
 
-@pytest.mark.parametrize(("waiting", "said"), [(1, "1 more event was"), (2, "2 more events were")])
-def test_the_end_of_the_run_waits_no_longer_than_the_time_limit(waiting, said, tmp_path, caplog):
-    """What runs is killed, what waits is not begun, and both are said."""
-    action = command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
-    action.end_seconds = lambda: 0.5
-    watched = Events(action, tmp_path)
-    for step in (10, 20, 30)[: 1 + waiting]:
-        watched.step(step)
-    wait_for(lambda: action._process is not None)
-    watched.end()
-    assert "(event step of step 10) had not ended in time at the end of the run and was killed" in caplog.text
-    assert f"{said} not sent, because the run has ended" in caplog.text
-    assert action._process is None
-
-
-def test_training_does_not_wait_unless_asked_to(tmp_path):
-    """Beside training, one at a time."""
-    go = tmp_path / "go"
-    code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint(sys.argv[2])"
-    action = command(python(code, str(go), "{step}"), ("step",))
-    watched = Events(action, tmp_path, "fail")
-    watched.step(10)
-    watched.step(20)
-    assert not action.are_sent(0.05)
-    go.touch()
-    watched.end()
-    log = (tmp_path / "commands" / "Command.log").read_text()
-    assert [line for line in log.splitlines() if line.isdigit()] == ["10", "20"]
-
-
-def test_training_waits_if_asked_to(tmp_path):
-    """And hears of the error at once."""
-    action = command(python(WRITE, str(tmp_path / "told")), ("step",), wait=True)
-    watched = Events(action, tmp_path, "fail")
+def test_training_waits_for_a_program(tmp_path):
+    """One at a time; what it did is there for the next step."""
+    watched = Events(command(python(WRITE, str(tmp_path / "told")), ("step",)), tmp_path, "fail")
     for step in (10, 20):
         watched.step(step)
         assert len(read(tmp_path / "told")) == step // 10
-    action = command(python("raise SystemExit(1)"), ("step",), wait=True)
-    with pytest.raises(ActionError, match="step of step 30"):
-        Events(action, tmp_path, "fail").step(30)
 
 
-def test_a_stop_ends_the_wait_and_the_program_goes_on(tmp_path):
-    """N5: the run saves meanwhile, and is told of as preempted."""
-    go, told = tmp_path / "go", tmp_path / "told"
-    code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
-    code += "open(sys.argv[2], 'a').write(sys.argv[3] + '\\n')"
-    action = command(python(code, str(go), str(told), "{event}"), ("step", "preempted", "failure"), wait=True)
-    watched = Events(action, tmp_path, "fail")
+def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
+    """N5: far less than its own limit and the scheduler's; then it is killed, and the run saves."""
+    monkeypatch.setattr("official_trainer.actions.command.STOP_SECONDS", 0.5)
+    pids = tmp_path / "pids"
+    watched = Events(command((*FAMILY, str(pids)), ("step", "preempted"), timeout_seconds=300), tmp_path)
     stop = watched.run.trainer.process_group.stop
-    threading.Timer(0.3, setattr, (stop, "reason", "SIGTERM")).start()
+
+    def ask():
+        wait_for(pids.exists)
+        stop.reason = "SIGTERM"
+
+    threading.Thread(target=ask).start()
     watched.step(10)
     with pytest.raises(PreemptedError) as stopped:
         stop.check()
-    go.touch()
     watched.end(stopped.value)
-    assert told.read_text().split() == ["step", "preempted"]
-
-
-def test_a_disabled_command_leaves_nothing_running(tmp_path):
-    """No hook is called any more, so it is ended there."""
-    pids = tmp_path / "pids"
-    action = command((*FAMILY, str(pids)), ("step",))
-    watched = Events(action, tmp_path, "disable")
-    action._errors.append(events.NotificationError("one before"))
-    watched.run.state.step = 10
-    action._put("step", watched.run, {}, None)
-    wait_for(pids.exists)
-    watched.step(10)
+    for event in ("step", "preempted"):
+        assert f"(event {event} of step 10) had not ended when the run was asked to stop (SIGTERM)" in caplog.text
     for pid in map(int, pids.read_text().split()):
         wait_for(lambda pid=pid: not is_alive(pid))
+
+
+def test_a_program_that_is_quick_enough_ends_though_the_run_stops(tmp_path):
+    """N5: it is told of as preempted."""
+    watched = Events(command(python(WRITE, str(tmp_path / "told")), ("preempted", "failure")), tmp_path, "fail")
+    watched.run.trainer.process_group.stop.reason = "SIGTERM"
+    watched.end(PreemptedError("SIGTERM at step 10"))
+    (row,) = read(tmp_path / "told")
+    assert (row["EVENT"], row["REASON"]) == ("preempted", "SIGTERM at step 10")
+
+
+def test_a_hanging_run_is_told_of(tmp_path):
+    """N12: from the thread that ends the process."""
+    watched = Events(command(python(WRITE, str(tmp_path / "told")), ("stall",)), tmp_path)
+    watched.schedule.stall("no step for 300 s")
+    (row,) = read(tmp_path / "told")
+    assert (row["EVENT"], row["REASON"]) == ("stall", "no step for 300 s")
 
 
 def test_an_end_that_nobody_planned_says_why(tmp_path):
@@ -330,30 +305,3 @@ def test_an_end_that_nobody_planned_says_why(tmp_path):
     watched = Events(action := command(python(WRITE, str(tmp_path / "told"), "{reason}")), tmp_path)
     watched.end(NonFiniteError("the loss is nan"))
     assert [row["argv"] for row in read(tmp_path / "told")] == [["accuracy is no better"], ["the loss is nan"]]
-
-
-def test_too_many_events_are_an_error(tmp_path, monkeypatch, caplog):
-    """Memory is bounded; the newest are left out, and that is said."""
-    monkeypatch.setattr(events, "MAX_WAITING", 2)
-    action = command(python("import time; time.sleep(300)"), ("step",))
-    action.end_seconds = lambda: 0.1
-    watched = Events(action, tmp_path)
-    watched.step(10)
-    wait_for(lambda: action._process is not None)
-    for step in (20, 30, 40):
-        watched.step(step)
-    assert "2 events wait to be sent already; one is left out" in caplog.text
-    watched.end()
-
-
-def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
-    """N5: far less than its own limit and the scheduler's; then it is killed, so that nothing outlives the run."""
-    monkeypatch.setattr("official_trainer.actions.events.STOP_SECONDS", 0.5)
-    action = command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
-    watched = Events(action, tmp_path)
-    watched.step(10)
-    wait_for(lambda: action._process is not None)
-    process = action._process
-    watched.end(PreemptedError("SIGTERM at step 10"))
-    assert "had not ended in time at the end of the run and was killed" in caplog.text
-    wait_for(lambda: not is_alive(process.pid))

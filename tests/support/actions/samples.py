@@ -1,16 +1,14 @@
-"""One sample of each action, in YAML: what the contract tests run. `{port}` is that of a server that answers."""
+"""One sample of each action, in YAML: what the contract tests run."""
 
 SAMPLES = {
     "average_checkpoints": "{type: average_checkpoints, last: 2}",
     "checkpoint": "{type: checkpoint, monitor: accuracy, max_to_keep: 2}",
-    "command": "{type: command, events: [start, eval, end], argv: ['true', '{event}', '{step}'], wait: true}",
+    "command": "{type: command, events: [start, eval, end], argv: ['true', '{event}', '{step}']}",
     "early_stopping": "{type: early_stopping, monitor: accuracy, patience: 50}",
-    "email": "{type: email, events: [failure], to: ['a@b'], sender: 'a@b', host: localhost, security: none}",
     "export_saved_model": "{type: export_saved_model}",
     "learning_rate": "{type: learning_rate, when: {every: 7}}",
     "profile": "{type: profile, when: {at_steps: [11]}, steps: 2}",
     "publish_environment": "{type: publish_environment}",
     "publish_intermediates": "{type: publish_intermediates, when: {exponential: {start: 3}}}",
     "replica_integrity": "{type: replica_integrity, when: {every: 10}}",
-    "webhook": "{type: webhook, events: [start, end], url: 'http://127.0.0.1:{port}/'}",
 }

@@ -160,10 +160,7 @@ def evaluates(trial):
     return "yes"
 
 
-_KILL = (
-    "trainer.actions=[{type: command, events: [step], when: {at_steps: [3]}, wait: true, "
-    "argv: [sh, -c, 'kill -9 $PPID']}]"
-)
+_KILL = "trainer.actions=[{type: command, events: [step], when: {at_steps: [3]}, argv: [sh, -c, 'kill -9 $PPID']}]"
 
 
 def resumes(trial):

@@ -20,12 +20,11 @@ def test_all_of_them_together_survive_a_stop(tmp_path, monkeypatch):
             stop.reason = "SIGTERM"
         return ran
 
-    with every.server() as port:
-        every.train(tmp_path / "all", port)
-        with monkeypatch.context() as patch, pytest.raises(PreemptedError):
-            patch.setattr(Trainer, "run_steps", run_steps)
-            every.train(tmp_path / "stopped", port, stop=stop)
-        every.train(tmp_path / "stopped", port)
+    every.train(tmp_path / "all")
+    with monkeypatch.context() as patch, pytest.raises(PreemptedError):
+        patch.setattr(Trainer, "run_steps", run_steps)
+        every.train(tmp_path / "stopped", stop=stop)
+    every.train(tmp_path / "stopped")
     assert differences(f"{tmp_path}/stopped", f"{tmp_path}/all") == []
     left, right = (read(f"{tmp_path}/{name}", 40).extra for name in ("stopped", "all"))
     for extra in (left, right):
@@ -35,9 +34,8 @@ def test_all_of_them_together_survive_a_stop(tmp_path, monkeypatch):
 
 def test_all_of_them_together_change_nothing(tmp_path):
     """B1, G1: a run with every action ends with the bits of one with none, and leaves what they say."""
-    with every.server() as port:
-        every.train(tmp_path / "all", port)
-    every.train(tmp_path / "none")
+    every.train(tmp_path / "all")
+    every.train(tmp_path / "none", acts=False)
     found = [text for text in differences(f"{tmp_path}/all", f"{tmp_path}/none") if "metrics.jsonl: {" not in text]
     assert found == []
     for place in ("averaged/ckpt-40.index", "checkpoints", "export/steps/40", "train/plugins/profile"):
