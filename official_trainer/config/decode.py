@@ -15,13 +15,13 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from official_trainer.config import expressions, fields, limits, other_names, scalars, values
+from official_trainer.config import fields, limits, other_names, reference_text, scalars, values
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Problem, best_match
-from official_trainer.config.expressions import Reference
 from official_trainer.config.provenance import Trail
 from official_trainer.config.reading import Node, node_at
+from official_trainer.config.reference_text import Reference
 from official_trainer.shown import counted, shorten
 
 _ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
@@ -87,9 +87,10 @@ class Decoder:
         """Returns a scalar that refers to other fields as a reference, and another one without its escapes."""
         if node.kind != "scalar" or "${" not in node.value or not self._base.HAS_REFERENCES:
             return node
-        if expressions.refers(node.value):
-            return dataclasses.replace(node, kind="reference")
-        return dataclasses.replace(node, value=expressions.unescaped(node.value))
+        if reference_text.refers(node.value):
+            reference = Reference(node.value, node.origin, node.length)
+            return dataclasses.replace(node, kind="reference", value=reference)
+        return dataclasses.replace(node, value=reference_text.unescaped(node.value))
 
     def _typed(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         bare, ranges = fields.strip(tp)
@@ -101,7 +102,7 @@ class Decoder:
             if self.num_references > limits.MAX_REFERENCES:
                 what = f"is one more than the {limits.MAX_REFERENCES} references that are allowed"
                 return self._fail(node, path, what, fix="write the value")
-            return Reference(node.value, node.origin, node.length)
+            return node.value
         if self._as_garden and node.is_null and node.value not in ("", "None"):  # YAML's null; None is text there
             return None
         if fields.is_union(bare):
@@ -318,7 +319,7 @@ class Decoder:
         """Returns the class that `type` chooses; without `type`, the present class."""
         named = [item for key, item in node.value if key.value == "type"] if node.kind == "mapping" else []
         known = type(current) if isinstance(current, tp) else tp
-        if named and expressions.refers(str(named[-1].value)):
+        if named and reference_text.refers(str(named[-1].value)):
             what = "decides which fields there are, so it cannot refer to one"
             return self._fail(named[-1], fields.join(path, "type"), what, fix="write the word")
         if not named or named[-1].kind != "scalar":

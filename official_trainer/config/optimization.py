@@ -401,10 +401,10 @@ class LrConfig(OneOf):
                 other = ", or else trainer.train_steps, which it follows" if field.name == length else ""
                 yield f"{self.type}.{field.name}", f"must be set when learning_rate.type is {self.type}{other}"
 
-    def follows(self, path: str) -> Iterator[tuple[str, str]]:
+    def follows(self, path: str) -> Iterator[tuple[str, str, str]]:
         if (length := self._length()) and getattr(section := self.get(), length) is None:
-            offset = f" - {path}.{self.type}.offset" if section.offset != 0 else ""
-            yield f"{self.type}.{length}", f"trainer.train_steps{offset}"
+            offset = f"{path}.{self.type}.offset" if section.offset != 0 else ""
+            yield f"{self.type}.{length}", "trainer.train_steps", offset
 
     def _length(self) -> str:
         """Returns the field of the schedule that follows `trainer.train_steps`, with which it ends; empty if none."""

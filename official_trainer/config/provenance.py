@@ -13,7 +13,7 @@ from typing import Any
 from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Origin, Problem
-from official_trainer.config.expressions import Reference
+from official_trainer.config.reference_text import Reference
 from official_trainer.config.text import flow
 
 _BASE = Origin("experiment", "the base")

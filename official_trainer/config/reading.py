@@ -18,7 +18,7 @@ from typing import Any, Literal
 import yaml
 
 from official_trainer import files
-from official_trainer.config import expressions, fields, limits, scalars
+from official_trainer.config import fields, limits, reference_text, scalars
 from official_trainer.config.errors import ConfigError, Origin, Problem, near_file, source_lines
 from official_trainer.shown import shorten
 
@@ -55,8 +55,8 @@ class Node:
     """A piece of configuration text.
 
     Attributes:
-      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `reference` (value: text
-        with `${…}`; decoding makes it of a scalar).
+      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `reference` (value: a
+        `Reference`; decoding makes it of a scalar with `${…}`).
       value: see kind.
       origin: where it starts.
       length: columns it takes on its first line.
@@ -92,7 +92,7 @@ class Node:
                 return "null" if self.value else "nothing"
             return ("the quoted text " if self.quoted else "") + f"'{shorten(self.value)}'"
         if self.kind == "reference":
-            return f"'{shorten(self.value)}'"
+            return f"'{self.value.shown}'"
         return "a list" if self.kind == "list" else "a mapping"
 
     def problem(self, what: str, path: str = "", **parts: str) -> Problem:
@@ -232,7 +232,7 @@ def _plain(node: Node) -> Any:
     if node.kind == "mapping":
         return {key.value: _plain(item) for key, item in node.value}
     try:
-        return scalars.value_of(expressions.unescaped(node.value), Any, quoted=node.quoted)
+        return scalars.value_of(reference_text.unescaped(node.value), Any, quoted=node.quoted)
     except scalars.MisreadError as error:
         raise ConfigError([node.problem(got=node.shown, **error.parts)]) from error
 

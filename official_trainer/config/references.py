@@ -1,7 +1,7 @@
-"""Values that refer to other fields: computed when all layers are merged, each as the text that its field would take.
+"""Values that refer to other fields: settled when all layers are merged, each as the text that its field would take.
 
-Owns: the order in which they are computed, circles, fields that follow others while they are null (`Config.follows`).
-Does not own: the grammar and the arithmetic (`expressions.py`), the types of fields (`decode.py`).
+Owns: the order in which they are settled, circles, fields that follow others while they are null (`Config.follows`).
+Does not own: the grammar (`reference_text.py`), the types of fields (`decode.py`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from official_trainer.config import checks, expressions, fields, limits
+from official_trainer.config import checks, fields, limits, reference_text
 from official_trainer.config.declaration import OneOf
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
-from official_trainer.config.expressions import Expression, ExpressionError, Reference
 from official_trainer.config.reading import Node, node_at
+from official_trainer.config.reference_text import Reference, WrongReferenceError
 from official_trainer.config.text import flow, parts
 
 
@@ -26,12 +26,12 @@ def settle(decoder: Decoder) -> bool:
     done = 0
     for _ in range(2):  # a field may follow another only once a reference has chosen its section
         for path, section in list(checks.sections_in_force(decoder.root)):
-            for name, text in section.follows(path):
-                reference = Reference(f"${{{text}}}", Origin("default"))
-                followed = [fields.at(decoder.root, fields.parse_path(each)) for each in reference.paths()]
-                if all(value not in (0, None, Ellipsis) for value in followed):
+            for name, followed, less in section.follows(path):
+                reference = Reference(f"${{{followed}}}", Origin("default"), less=less)
+                values = [fields.at(decoder.root, fields.parse_path(used)) for used in reference.paths()]
+                if all(value not in (0, None, Ellipsis) for value in values):
                     keys = fields.parse_path(f"{path}.{name}" if path else name)
-                    node = Node("reference", reference.text, reference.origin)
+                    node = Node("reference", reference, reference.origin)
                     decoder.merge(node_at(keys, node, node))
         if decoder.num_references == done:
             break
@@ -47,7 +47,7 @@ class _UnknownError(Exception):
 
 
 class _Settling:
-    """Computes references, each after those that it refers to."""
+    """Gives references their values, each after those that it refers to."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -74,7 +74,7 @@ class _Settling:
         self._open[path] = reference
         try:
             return self._put(path, reference, self._value(reference))
-        except ExpressionError as error:
+        except WrongReferenceError as error:
             self._fail(path, reference, f"{error}", error.fix)
         except _UnknownError:
             self._failed.add(path)
@@ -83,16 +83,16 @@ class _Settling:
         return False
 
     def _value(self, reference: Reference) -> Any:
-        pieces = expressions.parse(reference.text)
-        known = [p if isinstance(p, str) else p.value([self._at(path) for path in p.paths]) for p in pieces]
-        if len(pieces) == 1 and isinstance(pieces[0], Expression):
-            return known[0]
-        for value in known:
+        pieces = reference_text.parse(reference.text)
+        if len(pieces) == 3 and not pieces[0] and not pieces[2]:
+            value = self._at(pieces[1])
+            return value - self._at(reference.less) if reference.less else value
+        values = [self._at(piece) if number % 2 else piece for number, piece in enumerate(pieces)]
+        for value in values:
             if value is None or isinstance(value, dict | tuple):
-                raise ExpressionError(
-                    f"puts {fields.show(value)} into a text", "only numbers and texts can be put there"
-                )
-        return "".join(value if isinstance(value, str) else flow(value) for value in known)
+                what = f"puts {fields.show(value)} into a text"
+                raise WrongReferenceError(what, "only numbers and texts can be put there")
+        return "".join(value if isinstance(value, str) else flow(value) for value in values)
 
     def _at(self, path: str) -> Any:
         """Returns the value at a path, after those that it refers to itself."""
@@ -102,22 +102,21 @@ class _Settling:
             if isinstance(value, OneOf) and key not in ("type", self._known(fields.join(place, "type"), value.type)):
                 chosen = f"{fields.join(place, 'type')} is {fields.show(value.type)}"
                 if fields.child(value, key) is not Ellipsis:
-                    raise ExpressionError(
-                        f"refers to {path}, which is not in force: {chosen}", "refer to another field"
-                    )
+                    what = f"refers to {path}, which is not in force: {chosen}"
+                    raise WrongReferenceError(what, "refer to another field")
             part = fields.child(value, key)
             if part is Ellipsis:
                 raise _unknown_path(self._decoder.root, path)
             place = fields.join(place, key)
             value = self._known(place, part)
         if fields.is_section(value):
-            raise ExpressionError(f"refers to {path}, which is a section", "refer to a field of it")
+            raise WrongReferenceError(f"refers to {path}, which is a section", "refer to a field of it")
         for inside, part in list(fields.walk(value, place)):
             self._known(inside, part)
         return fields.at(self._decoder.root, fields.parse_path(place))
 
     def _known(self, path: str, value: Any) -> Any:
-        """Returns the value at `path`, which is computed first if it refers to others."""
+        """Returns the value at `path`, which is settled first if it refers to others."""
         if not isinstance(value, Reference):
             return value
         if not self.settle(path, value):
@@ -129,12 +128,9 @@ class _Settling:
         mark = Node("scalar", "", reference.origin, reference.length)
         count = len(decoder.problems)
         decoder.merge(node_at(keys, mark, _node(value, mark)))
-        if new := decoder.problems[count:]:  # of a value that is computed, and stands in no file
-            got, inside = f"{fields.show(value)} from {reference.shown}", reference.text.strip()[2:-1]
-            for number, problem in enumerate(new, count):
-                is_fraction = isinstance(value, float) and problem.what == "must be an integer"
-                fix = f"write ${{({inside}) // 1}} to round down" if is_fraction else ""
-                decoder.problems[number] = dataclasses.replace(problem, got=got, fix=fix)
+        if new := decoder.problems[count:]:  # of a value that stands in another place
+            got = f"{fields.show(value)} from {reference.shown}"
+            decoder.problems[count:] = [dataclasses.replace(problem, got=got, fix="") for problem in new]
         elif not isinstance(fields.at(decoder.root, keys), Reference):
             decoder.trail.references[path] = reference
             return True
@@ -147,7 +143,7 @@ class _Settling:
         self._decoder.problems.append(problem)
 
 
-def _unknown_path(root: Any, path: str) -> ExpressionError:
+def _unknown_path(root: Any, path: str) -> WrongReferenceError:
     """Returns the error that there is no field at `path`, with the nearest."""
     try:
         fields.find(root, path)
@@ -158,7 +154,7 @@ def _unknown_path(root: Any, path: str) -> ExpressionError:
         is_a_name = "." not in path  # such as that of an environment variable
         fix = f"write $${{{path}}} for the text itself" if is_a_name else f"allowed: {problem.allowed}"
         fix = f"did you mean '${{{near}}}'?" if near else problem.fix or fix
-        return ExpressionError(f"refers to {problem.path}, and there is no such field", fix)
+        return WrongReferenceError(f"refers to {problem.path}, and there is no such field", fix)
     raise AssertionError(f"there is a value at {path}")
 
 
@@ -170,5 +166,5 @@ def _node(value: Any, at: Node) -> Node:
         pairs = ((dataclasses.replace(at, value=key, quoted=True), _node(part, at)) for key, part in parts(value))
         return dataclasses.replace(at, kind="mapping", value=tuple(pairs))
     if isinstance(value, str):
-        return dataclasses.replace(at, value=expressions.escaped(value), quoted=True)
+        return dataclasses.replace(at, value=reference_text.escaped(value), quoted=True)
     return dataclasses.replace(at, value=flow(value))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from official_trainer.config import expressions, fields
+from official_trainer.config import fields, reference_text
 from official_trainer.config.declaration import OneOf
 from official_trainer.shown import escaped
 
@@ -39,7 +39,7 @@ def flow(value: Any) -> str:
     if isinstance(value, float):
         text = repr(value)
         return text.replace("e", ".0e") if "e" in text and "." not in text else text  # YAML 1.1 reads 1e-07 as text
-    return str(value) if isinstance(value, int) else quoted(expressions.escaped(str(value)))
+    return str(value) if isinstance(value, int) else quoted(reference_text.escaped(str(value)))
 
 
 def parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -14,15 +14,16 @@ def test_in_sections_of_model_garden(tmp_path):
         """\
 trainer:
   train_steps: 2000
+  validation_interval: 200
   optimizer_config:
     learning_rate:
       type: cosine
       cosine: {initial_learning_rate: 0.1, decay_steps: "${trainer.train_steps}"}
-    warmup.linear.warmup_steps: ${trainer.train_steps * 0.05}
+    warmup.linear.warmup_steps: ${trainer.validation_interval}
 task:
   model:
     input_size: ["${task.train_data.global_batch_size}", 64, 3]
-    backbone.resnet.model_id: ${task.model.num_classes // 2}
+    backbone.resnet.model_id: ${task.model.num_classes}
 """
     )
     sets = ["trainer.train_steps=4000", "task.train_data.global_batch_size=32"]
@@ -31,9 +32,9 @@ task:
     assert result.config.trainer.optimizer_config.learning_rate.get().decay_steps == 4000
     assert result.config.trainer.optimizer_config.warmup.get().warmup_steps == 200
     assert list(config.task.model.input_size) == [32, 64, 3]
-    assert config.task.model.backbone.resnet.model_id == 500
+    assert config.task.model.backbone.resnet.model_id == 1001
     text = dump(result, origins=True, shared=True)
-    assert f"decay_steps: 4000  # = ${{trainer.train_steps}} of {file}:6\n" in text
+    assert f"decay_steps: 4000  # = ${{trainer.train_steps}} of {file}:7\n" in text
     assert "trainer.train_steps = 4000, set by --set, column 21" in explain(result, f"{RATE}.cosine.decay_steps")
 
 

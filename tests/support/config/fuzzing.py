@@ -79,7 +79,7 @@ _WORDS = r"""
 &a *a *b << !append !remove !replace !x !!python/object:x { } [ ] {} [] : - ? ' " '' | % @ ` # --- ... , ; = += := ~ \
 \x1b \ud800 null true off 1 -1 0 1e400 1e-400 0x 0x1f 010 1_0 .nan -.inf 10k 50% 1,000 0.1 None 2020-01-01 1:30 . [0]
 [-1] [99999999999] 'a.b' "\U00110000" "\u00E9" {step:9999999d} {loss:.3f} {step!r} }} checkpoint early_stopping adam
-../x / best ${ $${ ${trainer.train_steps} ${trainer.train_steps//3} '${task.model.integer*0.5}' "${task.model.filters}"
+../x / best ${ $${ ${trainer.train_steps} ${trainer.train_steps//3} '${task.model.integer}' "${task.model.filters}"
 ${task.model.shape.round.x} ${nowhere}
 """
 FRAGMENTS = [

@@ -17,10 +17,8 @@ COSINE = "trainer.optimizer_config.learning_rate.cosine"
 @pytest.mark.parametrize(
     ("override", "field", "expected"),
     [
-        ("integer=${trainer.train_steps // 3}", "integer", 33),
-        ("integer=${trainer.train_steps * 0.1}", "integer", 10),
+        ("integer=${trainer.train_steps}", "integer", 100),
         ("number=${trainer.train_steps}", "number", 100.0),
-        ("number=${trainer.train_steps / 3}", "number", 100 / 3),
         ("truth=${trainer.async_checkpoint}", "truth", True),
         ("text=${task.model.word}", "text", "adam"),
         ("text=run_${trainer.train_steps}_${task.model.share}", "text", "run_100_0.1"),
@@ -33,13 +31,14 @@ COSINE = "trainer.optimizer_config.learning_rate.cosine"
         ("many=${task.model.integer}", "many", 3),
         ("filters=${task.model.window}", "filters", None),
         ("filters=['${task.model.integer}', 7]", "filters", (3, 7)),
-        ("filters+=${task.model.integer * 2}", "filters", (32, 64, 6)),
+        ("filters+=${task.model.integer}", "filters", (32, 64, 3)),
         ("nested=['${task.model.filters}']", "nested", ((32, 64),)),
         ("plain_list=${task.model.filters}", "plain_list", (32.0, 64.0)),
         ("weights={a: '${task.model.share}'}", "weights", {"a": 0.1}),
-        ("anything=${task.model.number * 3}", "anything", 1.5),
+        ("anything=${task.model.number}", "anything", 0.5),
         ("anything='${task.model.text}'", "anything", "abc"),
-        ("integer=${task.model.filters[-1] - task.model.blocks[0].x}", "integer", 63),
+        ("integer=${task.model.filters[-1]}", "integer", 64),
+        ("integer=${task.model.blocks[0].x}", "integer", 1),
         ("shape.type=${task.model.text}", "shape", None),
     ],
 )
@@ -58,21 +57,21 @@ def test_a_one_of_by_a_word_elsewhere():
 
 def test_files_and_flags_refer_to_the_result_of_all_layers(write):
     """N30: a later override of a field changes all that refer to it, also from a base file."""
-    write("trainer: {validation_interval: '${trainer.train_steps // 4}'}", "base.yaml")
-    file = write("base: base.yaml\ntrainer:\n  checkpoint_interval: ${trainer.validation_interval * 2}\n")
+    write("trainer: {validation_interval: '${trainer.train_steps}'}", "base.yaml")
+    file = write("base: base.yaml\ntrainer:\n  checkpoint_interval: ${trainer.validation_interval}\n")
     for steps in (400, 800):
         trainer = resolved(f"trainer.train_steps={steps}", config_files=[file]).config.trainer
-        assert (trainer.validation_interval, trainer.checkpoint_interval) == (steps // 4, steps // 2)
+        assert (trainer.validation_interval, trainer.checkpoint_interval) == (steps, steps)
     trainer = resolved("trainer.validation_interval=7", config_files=[file]).config.trainer
-    assert (trainer.validation_interval, trainer.checkpoint_interval) == (7, 14)
+    assert (trainer.validation_interval, trainer.checkpoint_interval) == (7, 7)
 
 
 def test_in_items_of_params_override():
     """N30: the commas and brackets of a list of items do not end one."""
-    trainer = resolved(
-        params_overrides=["trainer.train_steps=90,trainer.summary_interval=${(trainer.train_steps) // 9},"]
+    result = resolved(
+        params_overrides=["task.model.weights={'a,b': 0.5},task.model.number=${task.model.weights.'a,b'},"]
     )
-    assert trainer.config.trainer.summary_interval == 10
+    assert result.config.task.model.number == 0.5
 
 
 def test_a_python_value_is_a_text():
@@ -91,7 +90,7 @@ def test_a_circle_is_named_whole(write):
         """\
         trainer:
           train_steps: ${trainer.summary_interval}
-          summary_interval: ${trainer.validation_interval + 1}
+          summary_interval: ${trainer.validation_interval}
           validation_interval: ${trainer.train_steps}
           checkpoint_interval: ${trainer.train_steps}
         """
@@ -99,7 +98,7 @@ def test_a_circle_is_named_whole(write):
     assert problems(config_files=[file]) == [
         "a.yaml:2: trainer.train_steps: fields refer to each other in a circle: "
         "trainer.train_steps = ${trainer.summary_interval} (a.yaml:2), "
-        "trainer.summary_interval = ${trainer.validation_interval + 1} (a.yaml:3), "
+        "trainer.summary_interval = ${trainer.validation_interval} (a.yaml:3), "
         "trainer.validation_interval = ${trainer.train_steps} (a.yaml:4); write one of them as a value"
     ]
 
@@ -169,8 +168,12 @@ def test_too_many():
         ),
         (
             ["task.model.integer=${trainer.train_steps / 8}"],
-            "--set: task.model.integer: must be an integer, got 12.5 from ${trainer.train_steps / 8}; "
-            "write ${(trainer.train_steps / 8) // 1} to round down",
+            "--set: task.model.integer: has 'trainer.train_steps / 8' in a reference, which is no path of a field; "
+            "a reference is ${PATH}, and nothing is computed in it",
+        ),
+        (
+            ["task.model.integer=${task.model.number}"],
+            "--set: task.model.integer: must be an integer, got 0.5 from ${task.model.number}",
         ),
         (
             ["task.model.bounded=${trainer.train_steps}"],
@@ -239,19 +242,18 @@ EXPLAINED = """\
 trainer.summary_interval: an integer at least 1
   steps between two rows of training metrics.
 
-  value    25
+  value    4
   default  1000
   allowed  at least 1
   set by   class default  1000
-           a.yaml:2:21    25 = ${trainer.train_steps // task.model.blocks[-1].x}
-  from     trainer.train_steps = 100, set by experiment sample
-           task.model.blocks[0].x = 4, set by --set, column 24
+           a.yaml:2:21    4 = ${task.model.blocks[-1].x}
+  from     task.model.blocks[0].x = 4, set by --set, column 24
 """
 
 
 def test_explained(write):
     """N30, N8: the text and its place, what it resolved to, and who set what it refers to."""
-    file = write("trainer:\n  summary_interval: ${trainer.train_steps // task.model.blocks[-1].x}\n")
+    file = write("trainer:\n  summary_interval: ${task.model.blocks[-1].x}\n")
     result = resolved("task.model.blocks[0].x=4", config_files=[file])
     lines = explain(result, "trainer.summary_interval").splitlines()
     assert [*lines[:1], *lines[2:]] == [*EXPLAINED.splitlines()[:1], *EXPLAINED.splitlines()[2:]]
@@ -275,18 +277,18 @@ def test_explained_after_it_was_overridden(write):
 
 def test_dumped(write):
     """N30: the value, so that Model Garden reads it; where it comes from, as a comment."""
-    file = write("trainer:\n  summary_interval: ${trainer.train_steps // 4}\n")
+    file = write("trainer:\n  summary_interval: ${trainer.train_steps}\n")
     result = resolved(config_files=[file])
-    assert "summary_interval: 25  # = ${trainer.train_steps // 4} of a.yaml:2\n" in dump(result, origins=True)
-    assert yaml.safe_load(dump(result))["trainer"]["summary_interval"] == 25
+    assert "summary_interval: 100  # = ${trainer.train_steps} of a.yaml:2\n" in dump(result, origins=True)
+    assert yaml.safe_load(dump(result))["trainer"]["summary_interval"] == 100
 
 
 def test_a_run_that_continues_compares_values():
     """N30, N9: a reference in place of its value is no change; a literal `${` is none either."""
     before = plain(
-        dump(resolved("trainer.summary_interval=50", "task.model.text=$${a} b", "task.model.share=0.5")), "p"
+        dump(resolved("trainer.summary_interval=100", "task.model.text=$${a} b", "task.model.share=0.5")), "p"
     )
-    now = ["task.model.text=$${a} b", "task.model.share=0.5", "trainer.summary_interval=${trainer.train_steps // 2}"]
+    now = ["task.model.text=$${a} b", "task.model.share=0.5", "trainer.summary_interval=${trainer.train_steps}"]
     assert differences(before, resolved(*now)) == []
 
 
@@ -325,9 +327,11 @@ def test_what_follows_is_explained_and_written():
 
 def test_what_follows_can_be_referred_to():
     """N30, N31: also where its offset is a reference itself."""
-    sets = [f"{COSINE}.offset=${{trainer.summary_interval // 10}}", "trainer.train_steps=500"]
-    found = following(*sets, f"trainer.validation_interval=${{{COSINE}.decay_steps // 4}}").config
-    assert found.trainer.validation_interval == 100
+    sets = [f"{COSINE}.offset=${{trainer.summary_interval}}", "trainer.summary_interval=100"]
+    found = following(*sets, "trainer.train_steps=500", f"trainer.validation_interval=${{{COSINE}.decay_steps}}")
+    assert found.config.trainer.validation_interval == 400
+    text = f"decay_steps: 400  # = ${{trainer.train_steps}} - ${{{COSINE}.offset}}\n"
+    assert text in dump(found, origins=True)
 
 
 def test_a_schedule_chosen_by_a_reference_follows_too():
@@ -377,13 +381,9 @@ def test_resolving_again_changes_nothing(data):
     sets = []
     for i, (path, number) in enumerate(zip(_FIELDS, numbers, strict=True)):
         earlier = data.draw(st.sampled_from([None, *_FIELDS[:i]]))
-        sign = data.draw(st.sampled_from(["+", "*", "//"]))
-        sets.append(f"{path}={number}" if earlier is None else f"{path}=${{{earlier} {sign} {number}}}")
+        sets.append(f"{path}={number}" if earlier is None else f"{path}=${{{earlier}}}")
     sets.append("task.model.truth=true")
-    try:
-        result = resolved(*sets)
-    except ConfigError:
-        return  # larger than 64 bits
+    result = resolved(*sets)
     assert resolved(*data.draw(st.permutations(sets))).config == result.config
     again = resolved(params_overrides=[dump(result)])
     assert again.config == result.config
