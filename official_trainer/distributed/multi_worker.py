@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.distributed import messages
 from official_trainer.distributed.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.distributed.peers import ALONE, Peers, explain_loss, meet
+from official_trainer.distributed.tree_json import TreeError, from_json, to_json
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class _Workers(Peers):
             raise
 
     def exchange(self, value: Any) -> list[Any]:
-        data = messages.encode(value)
+        data = to_json(value).encode()
         words = _WORDS
         padded = len(data).to_bytes(8, "little") + data
         rows = self._gather(padded, words)
@@ -85,7 +85,7 @@ class _Workers(Peers):
             words = 1 << (-(-longest // 4) - 1).bit_length()
             rows = self._gather(padded, words)
         contents = [row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows]
-        return [messages.decode(data, sender) for data, sender in zip(contents, self._names, strict=True)]
+        return [_read(message, sender) for message, sender in zip(contents, self._names, strict=True)]
 
     def _gather(self, data: bytes, words: int) -> list[bytes]:
         size = words * 4
@@ -93,6 +93,21 @@ class _Workers(Peers):
         with self.losses_explained():
             gathered = _gather_of(words, self.count)(buffer).numpy().tobytes()
         return [gathered[start : start + size] for start in range(0, len(gathered), size)]
+
+
+def _read(message: bytes, sender: str) -> Any:
+    """Returns the value that a process has sent.
+
+    Raises:
+      TreeError: it is no message.
+    """
+    try:
+        return from_json(message)
+    except TreeError as error:
+        raise TreeError(
+            f"what {sender} has sent is no message of this version of official-trainer; start all processes with the "
+            "same version, and keep other programs away from their ports"
+        ) from error
 
 
 @functools.cache

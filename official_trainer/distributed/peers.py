@@ -56,7 +56,7 @@ class Peers:
         All have to exchange the same number of times, in the same order.
 
         Args:
-          value: anything that `messages.encode` supports.
+          value: anything that `trees.to_json` supports.
 
         Raises:
           PeerLostError: a process has died.

@@ -1,7 +1,7 @@
 """Trees of values: over all processes, over all replicas, and in files.
 
 Owns: the path of each value, gathering, the check of replicas, and the files. Does not own: the form of values in
-messages and files (`messages.py`), comparing replicas (`replicas.py`), variables of models (`tasks/variables.py`).
+messages and files (`tree_json.py`), comparing replicas (`replicas.py`), variables of models (`tasks/variables.py`).
 
 A tree is mappings, lists and tuples inside each other; everything else is a value: an array, a tensor, a variable, a
 number, text, None.
@@ -18,24 +18,17 @@ Example:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.distributed import messages
 from official_trainer.distributed.multi_worker import own_peers
 from official_trainer.distributed.peers import Peers
 from official_trainer.distributed.replicas import ReplicaIntegrityError, Tolerance, find_difference
-from official_trainer.errors import ExitCode, UserError
-
-_FORMAT = "official-trainer tree, version 1"
-
-
-class TreeError(UserError, ValueError):
-    """A text or a file holds no tree, or the processes of a run hold different ones."""
-
-    exit_code = ExitCode.CONFIG
+from official_trainer.distributed.tree_json import TreeError, without_variable
+from official_trainer.distributed.tree_json import from_json as from_json
+from official_trainer.distributed.tree_json import to_json as to_json
+from official_trainer.errors import UserError
 
 
 class AloneError(UserError, RuntimeError):
@@ -76,7 +69,7 @@ def gather(tree: Any) -> list[Any]:
       >>> trees.gather({"examples": 128, "host": "a"})
       [{'examples': 128, 'host': 'a'}]
     """
-    return _reached("gather").exchange(_mapped(_without_variable, tree))
+    return _reached("gather").exchange(_mapped(lambda _, value: without_variable(value), tree))
 
 
 def assert_replica_integrity(tree: Any, *, absolute_tolerance: float = 0.0, relative_tolerance: float = 0.0) -> None:
@@ -114,52 +107,6 @@ def assert_replica_integrity(tree: Any, *, absolute_tolerance: float = 0.0, rela
         raise ReplicaIntegrityError(f"replicas hold different values of {path or 'the value'}: {said}")
 
 
-def to_json(tree: Any) -> str:
-    """Returns a tree as strict JSON, from which `from_json` makes the same: every bit, class, dtype and shape.
-
-    What is not finite (NaN, infinities), 64-bit integers, bfloat16, bytes and text are no exceptions. A variable is
-    written as the array it holds, a mapping of any class as a dict, a named tuple as a tuple.
-
-    Args:
-      tree: of variables, tensors, arrays, numbers, text, bytes and None.
-
-    Raises:
-      UnsendableError: names a value of another class.
-      TreeError: the tree contains itself.
-
-    Example:
-      >>> import numpy as np
-      >>> from official_trainer import trees
-      >>> trees.from_json(trees.to_json({"mean": np.array([0.5, np.nan]), "best": (3, None)}))
-      {'mean': array([0.5, nan]), 'best': (3, None)}
-    """
-    try:
-        content = {"format": _FORMAT, "tree": messages.describe(_mapped(_without_variable, tree))}
-        return json.dumps(content, allow_nan=False)
-    except RecursionError:
-        raise TreeError("the tree is nested too deeply, or contains itself") from None
-
-
-def from_json(text: str) -> Any:
-    """Returns the tree of a text that `to_json` has made; it makes values only, whatever the text holds.
-
-    Raises:
-      TreeError: the text is none of those.
-
-    Example:
-      >>> from official_trainer import trees
-      >>> trees.from_json(trees.to_json([float("inf"), (2**62, None), b"bytes"]))
-      [inf, (4611686018427387904, None), b'bytes']
-    """
-    try:
-        content = json.loads(text)
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise ValueError(f'it is no JSON object with "format": "{_FORMAT}"')
-        return messages.rebuild(content["tree"])
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise TreeError(f"the text is no tree that trees.to_json has made: {error}") from error
-
-
 def write(path: str, tree: Any) -> None:
     """Writes `to_json` of a tree to a file; readers see the old content or the new, never a part of it.
 
@@ -191,8 +138,8 @@ def read(path: str) -> Any:
       {'step': 300, 'accuracy': 0.75}
     """
     try:
-        return from_json(files.read_text(str(path)))
-    except (TreeError, UnicodeDecodeError) as error:
+        return from_json(files.read_bytes(str(path)))
+    except TreeError as error:
         raise TreeError(f"{path}: {error}") from error
 
 
@@ -205,10 +152,6 @@ def _mapped(function: Callable[[str, Any], Any], tree: Any, path: str = "") -> A
         parts = [_mapped(function, value, f"{prefix}{index}") for index, value in enumerate(tree)]
         return parts if isinstance(tree, list) else tuple(parts)
     return function(path, tree)
-
-
-def _without_variable(path: str, value: Any) -> Any:
-    return value.numpy() if hasattr(value, "assign") and hasattr(value, "numpy") else value
 
 
 def _reached(function: str) -> Peers:

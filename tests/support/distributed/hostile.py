@@ -20,6 +20,6 @@ def _leave_mark():
 
 def send_pickles():
     """Makes each message of this process a pickle; called in a process before its command."""
-    from official_trainer.distributed import messages
+    from official_trainer.distributed import multi_worker
 
-    messages.encode = lambda value: pickle.dumps(Loadable())
+    multi_worker.to_json = lambda value: pickle.dumps(Loadable(), protocol=0).decode()

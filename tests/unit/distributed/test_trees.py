@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from official_trainer.distributed import trees
-from official_trainer.distributed.messages import UnsendableError
 from official_trainer.distributed.peers import Peers
 from official_trainer.distributed.replicas import ReplicaIntegrityError
-from official_trainer.distributed.trees import AloneError, TreeError
+from official_trainer.distributed.tree_json import TreeError, UnsendableError
+from official_trainer.distributed.trees import AloneError
 
 
 def test_paths_have_the_structure_of_the_tree():

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
-from official_trainer.distributed.messages import UnreadableError, UnsendableError, decode, encode
+from official_trainer.distributed.tree_json import TreeError, UnsendableError, from_json, to_json
 from tests.support.source import ENGINE, tree_of
 
 
@@ -29,7 +29,7 @@ def arrays():
 @pytest.mark.parametrize("value", list(arrays()), ids=repr)
 def test_arrays_arrive_with_class_dtype_and_shape(value):
     """T16."""
-    found = decode(encode(value), "worker 1")
+    found = from_json(to_json(value))
     assert type(found) is type(value)
     assert (found.dtype, found.shape) == (value.dtype, value.shape)
     np.testing.assert_array_equal(found, value)
@@ -43,9 +43,9 @@ def test_plain_values_arrive_as_they_are():
         [True, 2**70, -0.0, 0.1 + 0.2, math.inf, "ä\ud800\n", b"\0\n[", ()],
         {"a": (1, [2, (3,)]), 4: {}, ("b", 5): [b"", b"x"]},
     )
-    assert repr(decode(encode(value), "worker 1")) == repr(value)
-    assert math.isnan(decode(encode(math.nan), "worker 1"))
-    assert type(decode(encode(Code.RETRY), "worker 1")) is int
+    assert repr(from_json(to_json(value))) == repr(value)
+    assert math.isnan(from_json(to_json(math.nan)))
+    assert type(from_json(to_json(Code.RETRY))) is int
 
 
 _loaded = []
@@ -78,11 +78,11 @@ def hostile():
 
 
 @pytest.mark.parametrize("message", list(hostile()), ids=lambda message: repr(message[:24]))
-def test_what_is_no_message_is_refused_with_its_sender_and_a_pickle_is_not_loaded(message):
+def test_what_is_no_tree_is_refused_and_a_pickle_is_not_loaded(message):
     """T16: nothing proves who has sent it."""
-    said = "what worker 1 has sent is no message of this version of official-trainer; start all processes with the same"
-    with pytest.raises(UnreadableError, match=said):
-        decode(message, "worker 1")
+    for text in (message, b'{"format":"official-trainer tree, version 1","tree":%s}' % message):
+        with pytest.raises(TreeError, match=r"the text is no tree that trees.to_json has made"):
+            from_json(text)
     assert not _loaded
 
 
@@ -95,7 +95,7 @@ def test_a_pickle_that_is_loaded_would_be_noticed():
 def test_what_cannot_be_sent_is_refused_with_its_place():
     """T16: by the process that would send it, and before it sends anything."""
     with pytest.raises(UnsendableError, match=r"^\['boxes'\]\['x'\]: a value of class .* cannot be sent to the other"):
-        encode({"boxes": {"x": np.zeros(2, [("y", "f4")])}})
+        to_json({"boxes": {"x": np.zeros(2, [("y", "f4")])}})
 
 
 _LOADERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}

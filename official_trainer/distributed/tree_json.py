@@ -1,7 +1,7 @@
-"""How a value becomes JSON, for a message between the processes of a run or a file, and comes back.
+"""How a tree of values becomes JSON, for a message between the processes of a run or a file, and comes back.
 
-Owns: which values can be sent and written, and their form. Does not own: sending (`multi_worker.py`), files
-(`trees.py`).
+Owns: which values can be sent and written, and their form. Does not own: sending (`multi_worker.py`), files and what a
+tree is (`trees.py`).
 
 Reading one makes numbers, text, arrays and tensors, never an object of another class and never a call, because nothing
 proves who has sent it.
@@ -21,7 +21,7 @@ from official_trainer.lazy import tf
 if TYPE_CHECKING:
     import numpy as np
 
-
+_FORMAT = "official-trainer tree, version 1"
 _MAX_TEXT_BYTES = 1 << 30
 """Of an array of text. Its dtype gives each text the same length, so few characters could ask for any memory."""
 
@@ -30,52 +30,75 @@ class UnsendableError(UserError, TypeError):
     """A value cannot be sent to the other processes of a run, nor written to a file."""
 
 
-class UnreadableError(UserError, ValueError):
-    """What another process of the run has sent is no message of this version."""
+class TreeError(UserError, ValueError):
+    """A text, a file or a message holds no tree, or the processes of a run hold different ones."""
 
     exit_code = ExitCode.CONFIG
 
 
-def encode(value: Any) -> bytes:
-    """Returns the message of a value: None, numbers, text, bytes, arrays, tensors, and lists, tuples and dicts of them.
+def to_json(tree: Any) -> str:
+    """Returns a tree as strict JSON, from which `from_json` makes the same: every bit, class, dtype and shape.
 
-    Raises:
-      UnsendableError: the value has a part of another class.
-    """
-    return json.dumps(describe(value), separators=(",", ":"), allow_nan=False).encode()
-
-
-def decode(message: bytes, sender: str) -> Any:
-    """Returns the value of a message, equal in value, class and dtype; arrays can be written to.
+    What is not finite (NaN, infinities), 64-bit integers, bfloat16, bytes and text are no exceptions. A variable is
+    written as the array it holds, a mapping of any class as a dict, a named tuple as a tuple.
 
     Args:
-      message: what `encode` returned in another process.
-      sender: the name of that process.
+      tree: of variables, tensors, arrays, numbers, text, bytes and None.
 
     Raises:
-      UnreadableError: it is no message.
+      UnsendableError: names a value of another class.
+      TreeError: the tree contains itself.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer import trees
+      >>> trees.from_json(trees.to_json({"mean": np.array([0.5, np.nan]), "best": (3, None)}))
+      {'mean': array([0.5, nan]), 'best': (3, None)}
     """
     try:
-        return rebuild(json.loads(message))
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError(
-            f"what {sender} has sent is no message of this version of official-trainer; start all processes with the "
-            "same version, and keep other programs away from their ports"
-        ) from error
+        content = {"format": _FORMAT, "tree": _describe(tree)}
+        return json.dumps(content, separators=(",", ":"), allow_nan=False)
+    except RecursionError:
+        raise TreeError("the tree is nested too deeply, or contains itself") from None
 
 
-def describe(value: Any, path: str = "") -> Any:
+def from_json(text: str | bytes) -> Any:
+    """Returns the tree of a text that `to_json` has made; it makes values only, whatever the text holds.
+
+    Values are equal in class, dtype and every bit; arrays can be written to.
+
+    Raises:
+      TreeError: the text is none of those.
+
+    Example:
+      >>> from official_trainer import trees
+      >>> trees.from_json(trees.to_json([float("inf"), (2**62, None), b"bytes"]))
+      [inf, (4611686018427387904, None), b'bytes']
+    """
+    try:
+        content = json.loads(text)
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ValueError(f'it is no JSON object with "format": "{_FORMAT}"')
+        return _rebuild(content["tree"])
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise TreeError(f"the text is no tree that trees.to_json has made: {error}") from error
+
+
+def without_variable(value: Any) -> Any:
+    """Returns the array that a variable holds; any other value as it is."""
+    return value.numpy() if hasattr(value, "assign") and hasattr(value, "numpy") else value
+
+
+def _describe(value: Any, path: str = "") -> Any:
     """Returns what strict JSON has of a value: the value as it is, or a list of the name of a form and its parts.
 
     Args:
-      value: as for `encode`.
-      path: of the value inside of another, for messages.
-
-    Raises:
-      UnsendableError: the value has a part of another class.
+      value: as for `to_json`.
+      path: of the value inside of another, for the text of errors.
     """
     import numpy as np
 
+    value = without_variable(value)
     if isinstance(value, np.ndarray | np.generic):
         return _describe_array(value, path)
     if isinstance(value, float) and not math.isfinite(value):
@@ -85,29 +108,17 @@ def describe(value: Any, path: str = "") -> Any:
     if isinstance(value, bytes):
         return ["bytes", _text(value)]
     if isinstance(value, Mapping):
-        return ["dict", *([describe(k, path), describe(v, f"{path}[{k!r}]")] for k, v in value.items())]
+        return ["dict", *([_describe(k, path), _describe(v, f"{path}[{k!r}]")] for k, v in value.items())]
     if isinstance(value, tuple | list):
         form = "tuple" if isinstance(value, tuple) else "list"
-        return [form, *(describe(part, path) for part in value)]
+        return [form, *(_describe(part, path) for part in value)]
     if isinstance(value, tf.RaggedTensor):
-        return ["ragged", *(describe(part, path) for part in (value.flat_values, *value.nested_row_splits))]
+        return ["ragged", *(_describe(part, path) for part in (value.flat_values, *value.nested_row_splits))]
     if isinstance(value, tf.SparseTensor):
-        return ["sparse", *(describe(part, path) for part in (value.indices, value.values, value.dense_shape))]
+        return ["sparse", *(_describe(part, path) for part in (value.indices, value.values, value.dense_shape))]
     if isinstance(value, tf.Tensor):
-        return ["tensor", describe(value.numpy(), path)]
+        return ["tensor", _describe(value.numpy(), path)]
     raise _unsendable(type(value).__name__, path)
-
-
-def rebuild(described: Any) -> Any:
-    """Returns the value of what `describe` returned.
-
-    Raises:
-      ValueError: it has not returned that.
-    """
-    try:
-        return _rebuild(described)
-    except (TypeError, LookupError, ArithmeticError, RecursionError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _describe_array(value: np.ndarray | np.generic, path: str) -> Any:
@@ -115,7 +126,7 @@ def _describe_array(value: np.ndarray | np.generic, path: str) -> Any:
 
     form, array = "scalar" if isinstance(value, np.generic) else "array", np.asarray(value)
     if array.dtype.kind in "OSU":  # text has no fixed size
-        return [form, array.dtype.str, list(array.shape), *(describe(v, path) for v in array.ravel().tolist())]
+        return [form, array.dtype.str, list(array.shape), *(_describe(v, path) for v in array.ravel().tolist())]
     name = array.dtype.name
     try:
         if np.dtype(name) != array.dtype:
