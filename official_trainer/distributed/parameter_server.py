@@ -4,7 +4,7 @@ Owns: which parts of a config are not supported there, connecting to the cluster
 server's process. Does not own: the windows of steps and the workers' data (`engine/coordinator.py`).
 
 Workers and parameter servers run TensorFlow's server and no part of the trainer: the chief sends them all computations.
-So they detect its end in the run directory.
+So they look whether it answers, and how its run has ended.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
 from official_trainer.distributed import devices
 from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster
-from official_trainer.distributed.peers import processes_of, wait_for
+from official_trainer.distributed.peers import answers, processes_of, wait_for
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import STATUS_FILE
 from official_trainer.lazy import tf
-from official_trainer.lock import LEASE_SECONDS, lock_path
 from official_trainer.stopping import PreemptedError
 
 _logger = logging.getLogger(__name__)
@@ -132,14 +131,14 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
     Args:
       cluster: with the role and index of this process.
       runtime: the section of the config.
-      model_dir: the run directory, which shows whether the chief is alive and how it ended.
+      model_dir: the run directory, which shows how the chief's run has ended.
 
     Raises:
       PreemptedError: the chief was asked to stop and has saved.
       ChiefGoneError: the chief has failed, or did not start (again) in time.
       CoordinatorError: the address of this process is in use.
     """
-    watch = ChiefWatch(model_dir, runtime.rendezvous_timeout_seconds)
+    watch = ChiefWatch(cluster.addresses[CHIEF][0], model_dir, runtime.rendezvous_timeout_seconds)
     settings = tf.compat.v1.ConfigProto()
     settings.gpu_options.allow_growth = True
     # TensorFlow derives its number of threads from that of the cores which this process may use.
@@ -163,38 +162,45 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
 
 
 class ChiefWatch:
-    """The state of the chief, as the run directory shows it: alive, ended, or absent and perhaps coming back.
+    """Whether a server is still needed: while the chief answers, and for a time in which it may come or come back.
 
-    The chief holds the lock on the directory and renews it. A lock that is there but never changes is a dead chief's.
+    Attributes:
+      reason: why it is not needed any more, in words.
     """
 
-    def __init__(self, model_dir: str, timeout_seconds: float) -> None:
-        """Takes the run directory, and how long servers wait for an absent chief."""
+    def __init__(
+        self, address: str, model_dir: str, timeout_seconds: float, connects: Callable[[str], bool] = answers
+    ) -> None:
+        """Takes the chief.
+
+        Args:
+          address: its `host:port`.
+          model_dir: the run directory.
+          timeout_seconds: how long a server waits for an absent chief.
+          connects: whether a process answers at an address.
+        """
         self.reason = ""
-        self._lock_path = lock_path(model_dir)
+        self._address, self._connects = address, connects
         self._status_path = files.join(model_dir, STATUS_FILE)
+        self._status_before = _content(self._status_path)  # an earlier run's
         self._timeout_seconds = timeout_seconds
-        self._before: tuple[bytes | None, bytes | None] | None = None
         self._has_come = False
-        self._alive_seconds = 0.0
+        self._answered_seconds: float | None = None
 
     def look(self, now: float) -> ExitCode | None:
         """Returns the exit code with which a server has to end at `now` (in seconds), or None while it is needed."""
-        lock, status = _content(self._lock_path), _content(self._status_path)
-        if self._before is None:
-            self._alive_seconds = now
-        elif (lock, status) != self._before:
-            self._has_come, self._alive_seconds = True, now
-        self._before = lock, status
-        silent_seconds = now - self._alive_seconds
-        if lock is not None:
-            patience_seconds = self._timeout_seconds + LEASE_SECONDS
-        elif self._has_come and (ended := _exit_code(status)) not in (None, ExitCode.RETRY):
+        if self._connects(self._address):
+            self._has_come, self._answered_seconds = True, now
+            return None
+        status = _content(self._status_path)
+        ended = None if status == self._status_before else _exit_code(status)
+        if ended not in (None, ExitCode.RETRY):
             self.reason = f"the chief has ended with exit code {ended}"
             return ExitCode(ended) if ended in (ExitCode.DONE, ExitCode.PREEMPTED) else ExitCode.RETRY
-        else:
-            patience_seconds = self._timeout_seconds
-        if silent_seconds < patience_seconds:
+        if self._answered_seconds is None:
+            self._answered_seconds = now
+        silent_seconds = now - self._answered_seconds
+        if silent_seconds < self._timeout_seconds:
             return None
         self.reason = f"the chief {'is gone' if self._has_come else 'did not come'} for {silent_seconds:.0f} seconds"
         return ExitCode.RETRY

@@ -16,7 +16,6 @@ from official_trainer.distributed.strategy import build_strategy, strategy_name
 from official_trainer.engine.coordinator import closure_lengths
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import InputContext
-from official_trainer.lock import lock_path
 from tests.support.cases import cases
 
 
@@ -43,22 +42,18 @@ def test_closures_become_shorter_towards_the_end_and_no_shorter_than_is_worth_se
 
 
 class Chief:
-    """Writes what a chief leaves in a run directory."""
+    """Answers, or not, and writes what a chief leaves in a run directory."""
 
     def __init__(self, model_dir):
         self.model_dir = str(model_dir)
-        self.renewals = 0
+        self.answers = False
+        self.ends = 0
 
-    def renew(self):
-        self.renewals += 1
-        with open(lock_path(self.model_dir), "w") as lock:
-            json.dump({"owner": "chief", "renewals": self.renewals}, lock)
-
-    def end(self, exit_code, *, releases=True):
+    def end(self, exit_code):
+        self.answers = False
+        self.ends += 1
         with open(f"{self.model_dir}/status.json", "w") as status:
-            json.dump({"exit_code": exit_code}, status)
-        if releases:
-            tf.io.gfile.remove(lock_path(self.model_dir))
+            json.dump({"exit_code": exit_code, "ends": self.ends}, status)
 
 
 @pytest.fixture
@@ -67,14 +62,16 @@ def chief(tmp_path):
 
 
 def watch_of(chief):
-    return ChiefWatch(chief.model_dir, timeout_seconds=60)
+    return ChiefWatch("chief:1", chief.model_dir, timeout_seconds=60, connects=lambda address: chief.answers)
 
 
 @pytest.mark.parametrize(("ended", "code"), [(0, 0), (143, 143), (1, 75), (2, 75), (4, 75), (5, 75)])
-def test_a_server_ends_with_the_run(chief, ended, code):
+@pytest.mark.parametrize("has_answered", [True, False])
+def test_a_server_ends_with_the_run(chief, ended, code, has_answered):
+    """T7: at once, also if the chief failed before it connected."""
     watch = watch_of(chief)
     assert watch.look(0.0) is None
-    chief.renew()
+    chief.answers = has_answered
     assert watch.look(1.0) is None
     chief.end(ended)
 
@@ -83,6 +80,7 @@ def test_a_server_ends_with_the_run(chief, ended, code):
 
 
 def test_a_server_ends_if_the_chief_never_comes(chief):
+    """T7: in the time for which processes wait for each other."""
     watch = watch_of(chief)
 
     assert watch.look(0.0) is None
@@ -92,13 +90,13 @@ def test_a_server_ends_if_the_chief_never_comes(chief):
 
 
 def test_what_an_earlier_run_left_says_nothing_about_this_one(chief):
-    chief.renew()
+    """T7: the exit code of a run that ended before this process began."""
     chief.end(0)
     watch = watch_of(chief)
     assert watch.look(0.0) is None
     assert watch.look(30.0) is None
 
-    chief.renew()
+    chief.answers = True
     assert watch.look(50.0) is None
     chief.end(0)
     assert watch.look(51.0) == 0
@@ -106,29 +104,29 @@ def test_what_an_earlier_run_left_says_nothing_about_this_one(chief):
 
 @pytest.mark.parametrize("ended", [None, 75])
 def test_a_server_waits_for_a_chief_that_may_come_back(chief, ended):
+    """T7: one that was killed, or that says itself that it may be started again."""
     watch = watch_of(chief)
     watch.look(0.0)
-    chief.renew()
+    chief.answers = True
     watch.look(1.0)
-    if ended is None:
-        left = 1.0 + 60 + 20  # killed: its lock is there, and is a living one's until its lease is over
-    else:
+    chief.answers = False
+    if ended is not None:
         chief.end(ended)
-        watch.look(2.0)
-        left = 2.0 + 60
-    assert watch.look(left - 1) is None
+    assert watch.look(60.0) is None
 
-    chief.renew()
-    assert watch.look(left) is None
-    assert watch.look(left + 79) is None
-    assert watch.look(left + 80) == 75
+    chief.answers = True
+    assert watch.look(70.0) is None
+    chief.answers = False
+    assert watch.look(129.0) is None
+    assert watch.look(130.0) == 75
     assert "is gone" in watch.reason
 
 
-def test_a_chief_that_renews_its_lock_is_there(chief):
+def test_a_chief_that_answers_is_there(chief):
+    """T7: whatever the run directory says."""
+    chief.answers = True
     watch = watch_of(chief)
     for second in range(0, 1000, 5):
-        chief.renew()
         assert watch.look(float(second)) is None
 
 
