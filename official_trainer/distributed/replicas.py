@@ -98,11 +98,6 @@ def mirrored(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[tf.
     return [v for v in variables if not _parts(v) and len(copies(v)) * peers.count > 1]
 
 
-def has_one_value(variable: tf.Variable) -> bool:
-    """Whether a variable is one for all replicas, or has copies that are alike."""
-    return not _parts(variable)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tolerance:
     """How much the values of replicas may differ; with both at 0, every bit has to be the same.

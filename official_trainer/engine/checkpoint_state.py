@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from official_trainer.checkpoints import garden, live, manifest, restore
+from official_trainer.checkpoints import garden, manifest, restore
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
@@ -130,18 +130,6 @@ class CheckpointState:
             of_replicas.collect()
         self._step.forget_bad_step()
         return restore.read_exactly(self._held_by(prefix), prefix, step, allow_mismatch)
-
-    def compare_with(self, prefix: str) -> live.Compared:
-        """Compares step, position, weights, averages and the optimizer's variables with a checkpoint.
-
-        Only what has one value for all replicas: reading the rest takes all processes.
-        """
-
-        def is_wanted(path: str, variable: Any) -> bool:
-            is_shared = variable is None or replicas.has_one_value(variable)
-            return is_shared and (path.startswith("training/position/") or not path.startswith("training/"))
-
-        return live.compare(self._held_by(prefix), prefix, is_wanted)
 
     def _held_by(self, prefix: str) -> tf.train.Checkpoint:
         """Returns the state, with averages where that checkpoint holds them."""

@@ -135,7 +135,6 @@ class DatasetBuilder:
                 start_step=start_step,
                 seed=self._seed,
             )
-            context.first_batch = start_step
             context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self.pipeline(context)
             self.of_pipeline, self.context = dataset, context

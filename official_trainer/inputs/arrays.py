@@ -67,7 +67,7 @@ def from_arrays(
     source = _Arrays(arrays, plan, held_out)
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
-    context.example_at, context.numbers_at = source.example_at, source.indices
+    context.example_at = source.example_at
     return _endless(source, context, transform_fn) if plan.training else _one_pass(source, transform_fn)
 
 

@@ -113,9 +113,6 @@ class InputContext:
       section: path of the data section in the configuration, for messages; empty if it is in none.
       example_at: returns which example is at a position, counted over all epochs, if a value of it is not finite; else
         None. A pipeline may set it.
-      first_batch: number of the batch with which the data begins, for the engine.
-      numbers_at: returns which examples are at rising positions, `[n]` int64, counted over all epochs. A pipeline over
-        examples by their number may set it.
       find_record: returns which record of which file cannot be parsed; empty for none. A pipeline may set it.
       scan: yields what is wrong with each example or record that cannot be read, with its place; None if the pipeline
         cannot say. A pipeline sets it before it reads.
@@ -168,8 +165,6 @@ class InputContext:
         self.served_by = ""
         self.section = ""
         self.example_at: Callable[[int], int | None] | None = None
-        self.first_batch = 0
-        self.numbers_at: Callable[[tf.Tensor], tf.Tensor] | None = None
         self.find_record: Callable[[], str] = lambda: ""
         self.scan: Callable[[], Iterator[str]] | None = None
         self.sources: list[SourceInUse] = []

@@ -86,7 +86,7 @@ def from_source(
     context.examples_per_epoch = count
     if parsing is not None:
         parsing.begin(context)
-    context.numbers_at = example_order = _order_of(adopted, params, plan, plan.seed)
+    example_order = _order_of(adopted, params, plan, plan.seed)
     pipeline = _Pipeline(reader, params, plan, example_order, parsing)
     return pipeline.dataset(context, transform_fn, adopted)
 

@@ -36,7 +36,7 @@ from official_trainer.runs.health.time_account import Earlier, TimeAccount
 from official_trainer.runs.health.watchdog import Watchdog, probe_of
 from official_trainer.runs.job import Job, say_place
 from official_trainer.runs.mistakes import report
-from official_trainer.runs.resume import comparison, config_changes, data_layout
+from official_trainer.runs.resume import config_changes, data_layout
 from official_trainer.runs.resume.config_changes import OperativeConfig
 from official_trainer.tasks import export, variables
 from official_trainer.tracking import monitored, run_metrics
@@ -201,10 +201,7 @@ class TrainingProcess:
 
 
 class RunObserver(LoopObserver):
-    """Writes the events of a loop to the run directory, the console and the trackers.
-
-    Size: a method for each event, and what several of them write.
-    """
+    """Writes the events of a loop to the run directory, the console and the trackers."""
 
     def __init__(
         self, job: Job, trainer: Trainer, process: TrainingProcess, remember: Callable[[Mapping[str, Any]], object]
@@ -225,7 +222,6 @@ class RunObserver(LoopObserver):
         self._changes: Sequence[config_changes.Change] = ()
         self._has_data = False
         self._exported: tuple[str, str] | None = None  # which weights, and where they are
-        self._resumed_step: int | None = None  # of a checkpoint that was restored, until the first update after it
         self._saving: Sequence[int] | None = ()  # the step of a save that has not ended; None when the run has
 
     def steps_to_return_to(self) -> Sequence[int]:
@@ -275,7 +271,6 @@ class RunObserver(LoopObserver):
             allows = job.allow_config_change
             if notice := data_layout.notice_of_change(job.model_dir, step, pipelines, allow_change=allows):
                 self._console.message(notice)
-        self._resumed_step = step
         last, rows = manifest.read(job.model_dir, step).metadata.get(_LAST_ROW), self._process.trackers.rows
         if last is not None and not rows.holds(last):
             _logger.warning(
@@ -350,24 +345,9 @@ class RunObserver(LoopObserver):
             self._console.doing("the first steps are traced", state.start_step)
 
     def on_phase(self, phase: str, step: int) -> None:
-        if phase == "train" and self._resumed_step is not None:  # before the phase: it is part of the start
-            self._compare_resume(self._resumed_step)
-            self._resumed_step = None
         self._process.enter(phase, step)
         if phase in _SHOWN_PHASES:
             self._console.doing(_SHOWN_PHASES[phase], step)
-
-    def _compare_resume(self, step: int) -> None:
-        """Records what goes on beside what the checkpoint says, at the last moment before the first update."""
-        trainer, job, first_batch = self._trainer, self._job, None
-        if job.prebuilt is None and trainer.train_iterator.dataset is None:  # else the data is the caller's
-            trainer.train_iterator.iterator()
-            if (context := trainer.train_iterator.builder.context) is not None:
-                first_batch = context.first_batch
-        try:
-            comparison.add(job.model_dir, comparison.compare(job.model_dir, trainer, step, first_batch))
-        except Exception as error:  # a record for people, for which no run may fail
-            _logger.warning("%s was not compared with what goes on: %s", manifest.prefix(job.model_dir, step), error)
 
     def on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
         """Shows progress; ends the run if the directory is not that of this process any more."""
@@ -389,7 +369,7 @@ class RunObserver(LoopObserver):
     def before_save(self, step: int) -> None:
         self._saving = (step,)
         self._process.trackers.all.flush()
-        self._remember({_LAST_ROW: self._process.trackers.rows.last(), comparison.KEY: comparison.facts(self._trainer)})
+        self._remember({_LAST_ROW: self._process.trackers.rows.last()})
 
     def on_save(self, step: int) -> None:
         self._process.save_time()  # the record of a process that is killed covers the time up to here

@@ -23,7 +23,7 @@ from official_trainer.runs.build import best_of, build, schedule_of, store_of
 from official_trainer.runs.health.time_account import TimeAccount, process_start_seconds
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
-from official_trainer.runs.resume import comparison, config_changes
+from official_trainer.runs.resume import config_changes
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import working
@@ -44,14 +44,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
     lock = job.lock(job.model_dir)
     with contextlib.ExitStack() as stack:
         found = _occupy_model_dir(job, lock, stack)
-        names = (
-            comparison.FILE,
-            RUN_FILE,
-            STATUS_FILE,
-            "metrics.jsonl",
-            PARAMS_FILE,
-            *config_changes.gin_names(job.mode),
-        )
+        names = (RUN_FILE, STATUS_FILE, "metrics.jsonl", PARAMS_FILE, *config_changes.gin_names(job.mode))
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
         process = TrainingProcess(job, account, lock)

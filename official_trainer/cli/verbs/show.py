@@ -1,8 +1,7 @@
 """Show the values of an experiment or a run, and who set each.
 
 Values that the flags change are shown as `train` would use them. With --diff, only the fields that differ are shown;
-with --time, where the time of a run went; with --resumes, what it went on with after each restart, beside what the
-checkpoint says.
+with --time, where the time of a run went.
 
 Owns: `show`.
 Does not own: resolving, dumping and explaining (`config/`).
@@ -23,7 +22,7 @@ from official_trainer.cli.parser import UsageError
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
 
-USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]|--time|--resumes] [--json] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]|--time] [--json] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer show digits_cnn", "every value, and who set it"),
     ("official-trainer show digits_cnn --explain=trainer.train_steps", "one field: meaning, allowed values, origin"),
@@ -31,11 +30,9 @@ EXAMPLES = (
     ("official-trainer show runs/digits", "the values that a run used"),
     ("official-trainer show runs/digits --diff", "only those that differ from the experiment's own"),
     ("official-trainer show runs/digits --time", "what its start, steps, saves and the rest took so far"),
-    ("official-trainer show runs/digits --resumes", "what was equal, and what not, when it was continued"),
     ("official-trainer show runs/digits --diff=digits_mlp", "only those that differ from another experiment's"),
 )
 NEXT = ("official-trainer check digits_cnn", "try the experiment")
-_OF_RUNS = ("--time", "--resumes")
 _GIN = ("gin_file", "gin_params")
 
 
@@ -56,9 +53,6 @@ def add_flags(parser: flags.Parser) -> None:
         "show only what differs from the experiment's own values, or from those of a file, a run or another experiment",
     )
     parser.switch("time", "show where the time of a run went, up to its last checkpoint if it goes on")
-    parser.switch(
-        "resumes", "show of each resume what was equal to the checkpoint before its first step, and what was not"
-    )
     parser.switch("json", "print JSON, with the origin of each value")
 
 
@@ -71,18 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
     if given := [f"--{name}" for name in _GIN if any(getattr(arguments, name) or ())]:
         what = "no effect here: gin binds arguments of functions and does not change the config"
         raise UsageError(f"{' and '.join(given)} would have {what}; leave it out")
-    asked = [f"--{name}" for name in ("explain", "time", "resumes") if getattr(arguments, name)]
+    asked = [f"--{name}" for name in ("explain", "time") if getattr(arguments, name)]
     asked += ["--diff"] * (arguments.diff is not None)
     if len(asked) > 1 or (arguments.json and asked == ["--explain"]):
         raise UsageError(f"{' and '.join([*asked, '--json'][:2])} cannot be combined; keep one")
     run_dir = _run_dir(arguments)
-    if asked and asked[0] in _OF_RUNS:
+    if arguments.time:
         if run_dir is None:
-            like = f"official-trainer show runs/digits {asked[0]}"
-            raise UsageError(f"{asked[0]} needs the directory of a run, such as: {like}")
+            raise UsageError("--time needs the directory of a run, such as: official-trainer show runs/digits --time")
         if flags.changes_config(arguments):
-            raise UsageError(f"{asked[0]} cannot be combined with changes of the config; leave them out")
-        terminal.show(_of_run(run_dir, asked[0], as_json=arguments.json))
+            raise UsageError("--time cannot be combined with changes of the config; leave them out")
+        terminal.show(_time(run_dir, as_json=arguments.json))
         return 0
     if run_dir and arguments.diff and os.path.isdir(arguments.diff) and not flags.changes_config(arguments):
         raise UsageError(f"two runs are compared by `official-trainer compare {arguments.diff} {run_dir}`")
@@ -114,11 +107,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _of_run(run_dir: str, asked: str, *, as_json: bool) -> str:
-    """Returns what one of the flags in `_OF_RUNS` shows."""
-    return (_time if asked == "--time" else _resumes)(run_dir, as_json=as_json)
-
-
 def _time(run_dir: str, *, as_json: bool) -> str:
     """Returns where the time of a run went.
 
@@ -136,24 +124,6 @@ def _time(run_dir: str, *, as_json: bool) -> str:
     from official_trainer.runs.health import time_account
 
     return "\n".join(time_account.in_lines(time))
-
-
-def _resumes(run_dir: str, *, as_json: bool) -> str:
-    """Returns how what a run went on with, at each resume, differed from its checkpoint.
-
-    Raises:
-      UsageError: it has recorded none.
-    """
-    from official_trainer.runs.resume import comparison
-
-    if not (resumes := comparison.read(run_dir)):
-        what = "a run records one when it has restored a checkpoint, before its first step"
-        raise UsageError(f"{files.join(run_dir, comparison.FILE)} has no resume: {what}")
-    if as_json:
-        import json
-
-        return json.dumps(resumes, indent=2)
-    return "\n".join(comparison.in_lines(resumes))
 
 
 def _run_dir(arguments: argparse.Namespace) -> str | None:

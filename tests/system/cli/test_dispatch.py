@@ -18,16 +18,6 @@ from tests.support.light import LIGHT
 def workspace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("a") / "ws"
     assert cli.main(["init", str(folder)]) == 0
-    (folder / "runs" / "one").mkdir(parents=True)
-    (folder / "runs" / "one" / "params.yaml").touch()
-    resume = {
-        "step": 3,
-        "checkpoint": "ckpt-3",
-        "equal": ["batch.number", "batch.examples"],
-        "tensors": None,
-        "differing": [],
-    }
-    (folder / "runs" / "one" / "resumes.json").write_text(json.dumps({"resumes": [resume]}))
     return folder
 
 
@@ -46,11 +36,6 @@ def process(*argv, cwd):
         (["list"], 0, "my_experiment  Three grape varieties"),
         (["show", "my_experiment"], 0, "train_steps: 200"),
         (["show", "my_experiment", "--explain=trainer.train_steps"], 0, "global step at which training ends"),
-        (
-            ["show", "runs/one", "--resumes"],
-            0,
-            "step 3 from ckpt-3: equal: number of the next batch, numbers of the next examples; nothing differs",
-        ),
         (["init", "new"], 0, "Wrote a workspace to new"),
         (["doctor", "--nodevices"], 0, "All is well."),
         (["train", "--experiment=my_experimnt"], 2, "did you mean 'my_experiment'?"),
