@@ -40,11 +40,11 @@ def call(function: Callable[..., Result], *args: object) -> Result:
             how = f"by signal {-code}" if code < 0 else f"with {code}"
             raise FormatError(f"the process that was to compute {function.__name__} ended {how}")
         with path.open("rb") as file:
+            result: Result
             result, error = pickle.load(file)
     if error:
         raise FormatError(error)
-    found: Result = result
-    return found
+    return result
 
 
 def main(path: str) -> None:

@@ -50,8 +50,8 @@ def read(path: str) -> dict[str, Any]:
             "copy it from the export together with the file, or export again with `official-trainer export --format=…`"
         )
         raise UnknownFileError(f"{path} has no {export.CONTRACT} beside it, so its inputs are unknown; {how}")
-    found: dict[str, Any] = files.read_json(beside)
-    return found
+    contract: dict[str, Any] = files.read_json(beside)
+    return contract
 
 
 def check_inputs(path: str, contract: Contract, given: Mapping[str, Any]) -> None:

@@ -18,14 +18,14 @@ from official_trainer.lazy import tf
 _OPSET = 18
 
 
-def to_tflite(source: str, kind: str, batches: Sequence[Arrays]) -> bytes:
-    """Returns a SavedModel as LiteRT; its inputs and outputs keep their types in every kind."""
+def to_tflite(source: str, format_name: str, batches: Sequence[Arrays]) -> bytes:
+    """Returns a SavedModel as one of the formats of LiteRT; inputs and outputs keep their types in all of them."""
     converter = tf.lite.TFLiteConverter.from_saved_model(source, signature_keys=[SIGNATURE])
-    if kind != "tflite":
+    if format_name != "tflite":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if kind == "tflite_float16":
+    if format_name == "tflite_float16":
         converter.target_spec.supported_types = [tf.float16]
-    if kind == "tflite_int8":
+    if format_name == "tflite_int8":
 
         def examples() -> Iterator[tuple[str, Arrays]]:
             for batch in batches:
@@ -45,20 +45,19 @@ def to_onnx(source: str) -> bytes:
     loaded = tf.saved_model.load(source)  # it holds the variables of its functions
     function = loaded.signatures[SIGNATURE]
     specs = dict(function.structured_input_signature[1])
-    whole = tf.function(lambda features: function(**features), input_signature=[specs])
+    call = tf.function(lambda features: function(**features), input_signature=[specs])
     model, _ = tf2onnx.convert.from_function(
-        whole, input_signature=[specs], opset=_OPSET, custom_op_handlers={"Erfc": (_erfc, [])}
+        call, input_signature=[specs], opset=_OPSET, custom_op_handlers={"Erfc": (_erfc, [])}
     )
-    traced = whole.get_concrete_function(specs)
+    traced = call.get_concrete_function(specs)
     # Constants that the model keeps, such as those of a Normalization, would be inputs of the file.
     captured = traced.captured_inputs
     for tensor, value in zip(traced.inputs[len(traced.inputs) - len(captured) :], captured, strict=True):
-        taken = [each for each in model.graph.input if each.name == tensor.name]
-        for each in taken:
-            model.graph.input.remove(each)
+        for constant in [graph_input for graph_input in model.graph.input if graph_input.name == tensor.name]:
+            model.graph.input.remove(constant)
             model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), tensor.name))
-    found: bytes = model.SerializeToString()
-    return found
+    serialized: bytes = model.SerializeToString()
+    return serialized
 
 
 def _erfc(graph: Any, node: Any, name: str, args: Any) -> None:
@@ -82,9 +81,9 @@ def reason(error: BaseException) -> str:
         r"error: (failed to legalize[^\n]*)",
         r"error: ([^\n]*)",
     ):
-        if found := re.search(pattern, text):
+        if match := re.search(pattern, text):
             lead = "needs operations that LiteRT has not: " if "ops" in pattern else ""
-            return f"{lead}{found[1].strip()}"[:300]
+            return f"{lead}{match[1].strip()}"[:300]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
 
@@ -98,9 +97,10 @@ def write(source: str, batches: Sequence[Arrays], paths: Mapping[str, str]) -> d
       paths: of the files, by format.
     """
     errors = {}
-    for kind, path in paths.items():
+    for format_name, path in paths.items():
         try:
-            files.write_bytes_atomically(path, to_onnx(source) if kind == "onnx" else to_tflite(source, kind, batches))
-        except Exception as error:  # of any kind: a converter has its own
-            errors[kind] = reason(error)
+            content = to_onnx(source) if format_name == "onnx" else to_tflite(source, format_name, batches)
+            files.write_bytes_atomically(path, content)
+        except Exception as error:  # a converter raises errors of its own
+            errors[format_name] = reason(error)
     return errors

@@ -41,7 +41,7 @@ def missing(formats: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yields what is not installed for each format that needs it, and the command that installs it."""
     for name in formats:
         extra, modules = NEEDS.get(name, ("", ()))
-        if absent := [each for each in modules if importlib.util.find_spec(each) is None]:
+        if absent := [module for module in modules if importlib.util.find_spec(module) is None]:
             yield f"{name} needs {', '.join(absent)}, not installed here", f"pip install 'official-trainer[{extra}]'"
 
 
@@ -49,25 +49,25 @@ def kind_of(path: str) -> str:
     """Returns `saved_model`, `tflite`, `onnx`, `keras` or `weights` for a path.
 
     Raises:
-      UnknownFileError: it is not there, or of another kind.
+      UnknownFileError: it is not there, or of another format.
     """
     if not files.exists(path):
         raise UnknownFileError(f"{path}: there is no such file or folder{files.near_hint(path)}")
-    kind = export.kind_of(path)
-    if kind is None:
+    format_name = export.kind_of(path)
+    if format_name is None:
         allowed = f"a folder with saved_model.pb, or a file that ends in {', '.join(export.ENDINGS)}"
         raise UnknownFileError(f"{path} is no model that can be read; expected {allowed}")
-    return kind
+    return format_name
 
 
 def refuse_missing(path: str) -> str:
-    """Returns the kind of a file, or refuses one whose library is not installed.
+    """Returns the format of a file, or refuses one whose library is not installed.
 
     Raises:
       FormatError: with the command that installs it.
       UnknownFileError: as `kind_of`.
     """
-    kind = kind_of(path)
-    for what, fix in missing([kind]):
+    format_name = kind_of(path)
+    for what, fix in missing([format_name]):
         raise FormatError(f"{path}: {what}; {fix}")
-    return kind
+    return format_name

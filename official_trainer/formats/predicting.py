@@ -56,22 +56,18 @@ def inference(path: str, trainer: Trainer) -> Any:
       UnknownFileError: its library cannot read it.
     """
     try:
-        return _inference(path, trainer)
+        format_name = kind_of(path)
+        if format_name == "weights":
+            trainer.model.load_weights(path)
+            return Inference(trainer.task, trainer.model, streams=trainer.context.streams)
+        if format_name == "keras":
+            return Inference(trainer.task, readers.load_keras(path), seed=trainer.config.runtime.seed)
+        return FileInference(path, trainer)
     except UserError:
         raise
     except Exception as error:  # of the library of the format
         why = " ".join(str(error).split())
         raise UnknownFileError(f"{path} cannot be read: {why}; name a whole file of this format") from error
-
-
-def _inference(path: str, trainer: Trainer) -> Any:
-    kind = kind_of(path)
-    if kind == "weights":
-        trainer.model.load_weights(path)
-        return Inference(trainer.task, trainer.model, streams=trainer.context.streams)
-    if kind == "keras":
-        return Inference(trainer.task, readers.load_keras(path), seed=trainer.config.runtime.seed)
-    return FileInference(path, trainer)
 
 
 class FileInference:
@@ -85,11 +81,7 @@ class FileInference:
         self._path, self._model, self.strategy = path, trainer.model, trainer.strategy
         self._contract, self._function = readers.opened(path)
 
-    def batches(
-        self,
-        dataset: Any,
-        first: int = 0,
-    ) -> Iterator[tuple[int, Columns]]:
+    def batches(self, dataset: Any, first: int = 0) -> Iterator[tuple[int, Columns]]:
         """Yields what `Inference.batches` does.
 
         Raises:
@@ -98,14 +90,15 @@ class FileInference:
         """
         iterator = iter(dataset)
         for number, batch in numbered(lambda number: next(iterator), first):
-            parts = self.strategy.experimental_local_results(batch)
-            counts = [int(num_examples_of(part)) for part in parts]
-            outputs = [self._outputs(part) for part, count in zip(parts, counts, strict=True) if count]
+            replica_batches = self.strategy.experimental_local_results(batch)
+            counts = [int(num_examples_of(replica_batch)) for replica_batch in replica_batches]
+            sized = zip(replica_batches, counts, strict=True)
+            outputs = [self._outputs(replica_batch) for replica_batch, count in sized if count]
             if outputs:
-                columns = {name: [part[name] for part in outputs] for name in outputs[0]}
+                columns = {name: [output[name] for output in outputs] for name in outputs[0]}
                 yield number, joined(columns, [*filter(None, counts)], self._path)
 
-    def _outputs(self, part: Any) -> Arrays:
-        inputs = samples.arrays(self._model, features_and_labels(part)[0])
+    def _outputs(self, replica_batch: Any) -> Arrays:
+        inputs = samples.arrays(self._model, features_and_labels(replica_batch)[0])
         contracts.check_inputs(self._path, self._contract, inputs)
         return self._function({row["name"]: inputs[row["name"]] for row in self._contract["inputs"]})

@@ -30,13 +30,13 @@ def opened(path: str) -> tuple[contracts.Contract, Function]:
     Raises:
       FormatError: it has no function, or cannot be read.
     """
-    kind = refuse_missing(path)
-    if kind == "weights":
+    format_name = refuse_missing(path)
+    if format_name == "weights":
         raise FormatError(f"{path} holds numbers and no model; name a file of another format")
-    if kind == "saved_model":
+    if format_name == "saved_model":
         return _of_saved_model(path)
     openers = {"tflite": _of_tflite, "onnx": _of_onnx, "keras": lambda path: of_keras(load_keras(path))}
-    return contracts.read(path), openers[kind](path)
+    return contracts.read(path), openers[format_name](path)
 
 
 def _of_tflite(path: str) -> Function:
@@ -51,11 +51,13 @@ def _of_onnx(path: str) -> Function:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names, taken = [each.name for each in session.get_outputs()], {each.name for each in session.get_inputs()}
+    output_names = [output.name for output in session.get_outputs()]
+    input_names = {node_input.name for node_input in session.get_inputs()}
 
     def run(inputs: Arrays) -> Arrays:
-        used = {name: value for name, value in inputs.items() if name in taken}  # a converter drops what is not read
-        return dict(zip(names, session.run(names, used), strict=True))
+        # A converter drops inputs that are not read.
+        read = {name: value for name, value in inputs.items() if name in input_names}
+        return dict(zip(output_names, session.run(output_names, read), strict=True))
 
     return run
 
@@ -125,10 +127,10 @@ def values_in(path: str) -> list[str]:
     """Returns a text for each array in a `.weights.h5` file, as `value_text` does."""
     import h5py
 
-    found: list[Any] = []
+    arrays: list[Any] = []
     with h5py.File(path, "r") as file:
-        file.visititems(lambda name, item: found.append(item[()]) if isinstance(item, h5py.Dataset) else None)
-    return [*map(value_text, found)]
+        file.visititems(lambda name, item: arrays.append(item[()]) if isinstance(item, h5py.Dataset) else None)
+    return [*map(value_text, arrays)]
 
 
 def value_text(value: Any) -> str:

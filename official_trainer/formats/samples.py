@@ -31,22 +31,22 @@ def read(trainer: Any, section: str | None = None) -> list[Any]:
     section = next((name for name in wanted if getattr(task, name, None) is not None), None)
     if section is None:
         raise FormatError(f"formats are made and compared with data, and the task has no {' and no '.join(wanted)}")
-    found: list[Any] = []
+    batches: list[Any] = []
     count = 0
     with trainer.strategy.scope():
         builder, _, dataset = data_of(trainer, section, trainer.config.runtime.seed, 0)
     with builder.errors_explained():
         for batch in itertools.islice(dataset, _BATCHES):
-            for part in trainer.strategy.experimental_local_results(batch):
-                features, _ = features_and_labels(part)
+            for replica_batch in trainer.strategy.experimental_local_results(batch):
+                features, _ = features_and_labels(replica_batch)
                 if size := int(num_examples_of(features)):
-                    found.append(features)
+                    batches.append(features)
                     count += size
             if count >= _EXAMPLES:
                 break
-    if not found:
+    if not batches:
         raise FormatError(f"formats are compared on task.{section}, and it holds no example")
-    return found
+    return batches
 
 
 def named(model: Any, features: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def named(model: Any, features: Any) -> dict[str, Any]:
             what = "features are bfloat16, which files of other formats do not take"
             raise FormatError(f"{what}; read them as float32, by task.validation_data.dtype=float32 or in build_inputs")
     if not getattr(model, "inputs", None):
-        return dict(zip(_own_names(features), leaves, strict=True))
+        return dict(zip(_feature_names(features), leaves, strict=True))
     names = kerases.of(model).signature_names(model)[0]
     structure = getattr(model, "input", model.inputs[0])
     if isinstance(features, Mapping):
@@ -82,18 +82,18 @@ def named(model: Any, features: Any) -> dict[str, Any]:
 def _as_input(value: Any, tensor: Any, name: str) -> Any:
     dtype, shape = tf.as_dtype(tensor.dtype), tf.TensorShape(tensor.shape)
     fits = (value.dtype == tf.string) == (dtype == tf.string)
-    taken = tf.cast(value, dtype) if fits and value.dtype != dtype else value
-    if taken.shape.rank == shape.rank - 1 and shape[-1] == 1:
-        taken = tf.expand_dims(taken, -1)
-    elif taken.shape.rank == shape.rank + 1 and taken.shape[-1] == 1:
-        taken = tf.squeeze(taken, -1)
-    if not (fits and shape[1:].is_compatible_with(taken.shape[1:])):
+    fitted = tf.cast(value, dtype) if fits and value.dtype != dtype else value
+    if fitted.shape.rank == shape.rank - 1 and shape[-1] == 1:
+        fitted = tf.expand_dims(fitted, -1)
+    elif fitted.shape.rank == shape.rank + 1 and fitted.shape[-1] == 1:
+        fitted = tf.squeeze(fitted, -1)
+    if not (fits and shape[1:].is_compatible_with(fitted.shape[1:])):
         have = f"{value.dtype.name} {list(value.shape)}"
         fix = "make such features of them in build_inputs, or what predict_step makes of them in the model"
         raise FormatError(
             f"the input {name!r} of the model is {dtype.name} {list(shape)}, and the data give {have}; {fix}"
         )
-    return taken
+    return fitted
 
 
 def arrays(model: Any, features: Any) -> dict[str, Any]:
@@ -115,27 +115,28 @@ def for_signature(function: Any, features: Sequence[Arrays]) -> tuple[Sequence[A
 
     traced = function if hasattr(function, "structured_input_signature") else function.get_concrete_function()
     leaves = tf.nest.flatten(traced.structured_input_signature)  # of an argument that is left out: None
-    specs = [each for each in leaves if isinstance(each, tf.TensorSpec)]
+    specs = [leaf for leaf in leaves if isinstance(leaf, tf.TensorSpec)]
     inputs: Sequence[Arrays] = features
     if {spec.name: spec.dtype.name for spec in specs} != {
         name: value.dtype.name for name, value in features[0].items()
     }:
         if any(spec.dtype == tf.string or spec.shape.rank is None for spec in specs):
             return None
-        draws, made_up = np.random.default_rng(0), {}
+        rng = np.random.default_rng(0)
+        random_inputs = {}
         for spec in specs:
-            like = next((each.shape for each in features[0].values() if each.ndim == spec.shape.rank), _FREE)
-            shape = [size or (like[place] if place else 2) for place, size in enumerate(spec.shape)]
+            like = next((array.shape for array in features[0].values() if array.ndim == spec.shape.rank), _FREE)
+            shape = [size or (like[axis] if axis else 2) for axis, size in enumerate(spec.shape)]
             highest = 255 if spec.dtype == tf.uint8 else 1  # 1 is a number of a word, of a mask and of a segment
-            drawn = draws.random(shape) if spec.dtype.is_floating else draws.integers(0, highest, shape, endpoint=True)
-            made_up[spec.name] = drawn.astype(spec.dtype.as_numpy_dtype)
-        inputs = [made_up]
+            drawn = rng.random(shape) if spec.dtype.is_floating else rng.integers(0, highest, shape, endpoint=True)
+            random_inputs[spec.name] = drawn.astype(spec.dtype.as_numpy_dtype)
+        inputs = [random_inputs]
     outputs = []
     with tf.device("CPU:0"):
         for batch in inputs:
             values = [
-                tf.constant(batch[each.name], each.dtype) if isinstance(each, tf.TensorSpec) else each
-                for each in leaves
+                tf.constant(batch[leaf.name], leaf.dtype) if isinstance(leaf, tf.TensorSpec) else leaf
+                for leaf in leaves
             ]
             args, kwargs = tf.nest.pack_sequence_as(traced.structured_input_signature, values)
             try:
@@ -145,7 +146,7 @@ def for_signature(function: Any, features: Sequence[Arrays]) -> tuple[Sequence[A
     return inputs, outputs
 
 
-def _own_names(features: Any) -> Iterator[str]:
+def _feature_names(features: Any) -> Iterator[str]:
     if isinstance(features, Mapping) and all(tf.is_tensor(value) for value in features.values()):
         yield from sorted(features)
     else:
@@ -160,4 +161,4 @@ def function_of(task: Any, model: Any, features: Any) -> Any:
     """
     if getattr(model, "inputs", None):
         return export.default_signatures(task, model)[SIGNATURE].get_concrete_function()
-    return export.function_of(task, model, list(_own_names(features)), features).get_concrete_function()
+    return export.function_of(task, model, list(_feature_names(features)), features).get_concrete_function()

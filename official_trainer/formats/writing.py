@@ -87,20 +87,21 @@ class Formats:
             return {"formats": {}}, refused
         _logger.info("writing and comparing %s", ", ".join(formats))
         beside = None if files.is_url(self._folder) else os.path.dirname(self._folder)
-        made: dict[str, dict[str, Any]] = {}
+        measured: dict[str, dict[str, Any]] = {}
         with tempfile.TemporaryDirectory(dir=beside) as work:
             contracts.write(work, self._contract)
             failures = self._converted([name for name in formats if name in NEEDS], work)
             for name in (name for name in formats if name not in failures):
                 try:
-                    made[name] = self._measured(name, work)
+                    measured[name] = self._measured(name, work)
                 except FormatError as error:
                     failures[name] = str(error)
             if not failures:
-                for file in (export.CONTRACT, *(export.FORMAT_FILES[name] for name in made if name != "saved_model")):
+                written = [export.FORMAT_FILES[name] for name in measured if name != "saved_model"]
+                for file in (export.CONTRACT, *written):
                     files.copy(files.join(work, file), files.join(self._folder, file))
         examples = sum(len(next(iter(batch.values()))) for batch in self._inputs)
-        return {"examples": examples, "formats": made}, failures
+        return {"examples": examples, "formats": measured}, failures
 
     def _refused(self, formats: Sequence[str]) -> dict[str, str]:
         """Returns why formats cannot be written, before any is."""
@@ -150,13 +151,14 @@ class Formats:
         wanted: Sequence[Arrays] = self._wanted
         about: dict[str, Any] = {}
         if name == "saved_model":
-            function, own = export.signatures_of(self._task, self._model)[0].get(SIGNATURE), None
+            function = export.signatures_of(self._task, self._model)[0].get(SIGNATURE)
+            inputs_and_outputs = None
             if function is not None:
                 with export.from_initial_states(self._model):
-                    own = samples.for_signature(function, self._inputs)
-            if own is None:
+                    inputs_and_outputs = samples.for_signature(function, self._inputs)
+            if inputs_and_outputs is None:
                 return {"not_compared": "it has no serving_default that takes features or random numbers"}
-            inputs, wanted = own
+            inputs, wanted = inputs_and_outputs
             about = {} if inputs is self._inputs else {"compared_on": "random inputs of its signature"}
         elif name == "keras":  # it holds the model without the task's predict_step
             call = readers.of_keras(self._model, self._features[0])
@@ -181,17 +183,19 @@ class Formats:
             raise FormatError(f"Keras cannot save it: {type(error).__name__}: {error}") from error
 
     def _check_values(self, values: Sequence[str]) -> None:
-        left, variables, lacks = Counter(values), kerases.of(self._model).variables(self._model), []
+        unmatched = Counter(values)
+        variables = kerases.of(self._model).variables(self._model)
+        missing = []
         for variable in variables:
             text = value_text(variable.numpy())
-            if not left[text]:
-                lacks.append(variable.name)
-            left -= Counter([text])
-        if lacks:
-            what = f"Keras left out {len(lacks)} of {len(variables)} arrays of the model: {first_few(lacks)}"
+            if not unmatched[text]:
+                missing.append(variable.name)
+            unmatched -= Counter([text])
+        if missing:
+            what = f"Keras left out {len(missing)} of {len(variables)} arrays of the model: {first_few(missing)}"
             raise FormatError(f"{what}; it does not save layers in lists of lists, for example")
 
-    def _compared(self, name: str, wanted: Sequence[Arrays], found: Sequence[Arrays]) -> dict[str, Any]:
+    def _compared(self, name: str, wanted: Sequence[Arrays], outputs: Sequence[Arrays]) -> dict[str, Any]:
         """Returns how far the outputs of a file are from those of the model.
 
         Raises:
@@ -199,24 +203,26 @@ class Formats:
         """
         import numpy as np
 
-        least = 0.0 if name in QUANTISED else _LEAST_RANGE
+        is_quantised = name in QUANTISED
+        least = 0.0 if is_quantised else _LEAST_RANGE
         difference = {
-            each: differences([batch[each] for batch in wanted], [batch[each] for batch in found], least=least)
-            for each in wanted[0]
-            if all(each in batch for batch in found)
+            output: differences([batch[output] for batch in wanted], [batch[output] for batch in outputs], least=least)
+            for output in wanted[0]
+            if all(output in batch for batch in outputs)
         }
-        if absent := [each for each in wanted[0] if each not in difference]:
-            raise FormatError(f"it has no output {', '.join(absent)}; it has {', '.join(found[0])}")
-        limit, which = (self._max_difference, "mean") if name in QUANTISED else (EXACT, "max")
-        for each, values in difference.items():
+        if absent := [output for output in wanted[0] if output not in difference]:
+            raise FormatError(f"it has no output {', '.join(absent)}; it has {', '.join(outputs[0])}")
+        limit = self._max_difference if is_quantised else EXACT
+        which = "mean" if is_quantised else "max"
+        for output, values in difference.items():
             if values[which] > limit:
-                fix = "; trainer.export.max_difference allows more" if name in QUANTISED else ""
-                own = np.concatenate([np.ravel(batch[each]) for batch in wanted])
-                if own.dtype.kind == "f" and (count := np.count_nonzero(~np.isfinite(own))):
-                    fix = f"; {count:,} of the {own.size:,} numbers that the model itself computes are not finite"
+                fix = "; trainer.export.max_difference allows more" if is_quantised else ""
+                numbers = np.concatenate([np.ravel(batch[output]) for batch in wanted])
+                if numbers.dtype.kind == "f" and (count := np.count_nonzero(~np.isfinite(numbers))):
+                    fix = f"; {count:,} of the {numbers.size:,} numbers that the model itself computes are not finite"
                 raise FormatError(
-                    f"its output {each!r} differs from the model's by {values[which]:.2g} of its range ({which}), and "
-                    f"{limit:g} is allowed{fix}"
+                    f"its output {output!r} differs from the model's by {values[which]:.2g} of its range ({which}), "
+                    f"and {limit:g} is allowed{fix}"
                 )
         return {"difference": difference, "limit": limit, "limit_of": which}
 
@@ -225,7 +231,7 @@ def _file(path: str) -> dict[str, Any]:
     return {"file": files.base_name(path), "bytes": files.size_bytes(path)}
 
 
-def differences(wanted: Sequence[Any], found: Sequence[Any], *, least: float) -> dict[str, float]:
+def differences(wanted: Sequence[Any], outputs: Sequence[Any], *, least: float) -> dict[str, float]:
     """Returns how far arrays are from those of the model, as `max` and `mean`, in parts of their range.
 
     Texts and truth values differ by 1 where they are not equal. NaN is equal to NaN. Arrays of other shapes differ by
@@ -233,14 +239,14 @@ def differences(wanted: Sequence[Any], found: Sequence[Any], *, least: float) ->
 
     Args:
       wanted: of the model.
-      found: of the file.
+      outputs: of the file.
       least: how small a range may be, in parts of the largest value.
     """
     import numpy as np
 
-    if any(a.shape != b.shape for a, b in zip(wanted, found, strict=True)):
+    if any(a.shape != b.shape for a, b in zip(wanted, outputs, strict=True)):
         return {"max": float("inf"), "mean": float("inf")}
-    a, b = (np.concatenate([np.ravel(each) for each in arrays]) for arrays in (wanted, found))
+    a, b = (np.concatenate([np.ravel(array) for array in arrays]) for arrays in (wanted, outputs))
     if not a.size:
         return {"max": 0.0, "mean": 0.0}
     if a.dtype.kind in "bOSU":
