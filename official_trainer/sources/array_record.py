@@ -41,9 +41,9 @@ class ArrayRecordConfig(SourceConfig):
         yield from paths.problems("files", self.files)
 
     def build(self) -> Source:
-        found = paths.find(self.files)
+        files = paths.find(self.files)
         with futures.ThreadPoolExecutor(_THREADS) as pool:
-            return ArrayRecordSource(found, list(pool.map(_count, found)), _reader)
+            return ArrayRecordSource(files, list(pool.map(_count, files)), _reader)
 
 
 class ArrayRecordSource(RecordFiles):
@@ -55,7 +55,7 @@ class ArrayRecordSource(RecordFiles):
         except RuntimeError as error:
             if len(records) > 1:  # it does not say which
                 return [self.read(number, [record])[0] for record in records]
-            raise DataError(f"{self.place(number, records[0])}: {first_line(error)}") from error
+            raise DataError(f"{self.location(number, records[0])}: {first_line(error)}") from error
 
 
 def _reader(path: str) -> Any:
@@ -79,5 +79,5 @@ def _count(path: str) -> int:
         return count
     except RuntimeError as error:
         what = "its end, which says where records are, cannot be read; it is damaged, or no ArrayRecord file"
-        said = f"{path}: {what}; write or copy it again. array_record says: {first_line(error)}"
-        raise DataError(said, field="files") from error
+        message = f"{path}: {what}; write or copy it again. array_record says: {first_line(error)}"
+        raise DataError(message, field="files") from error

@@ -18,13 +18,13 @@ from official_trainer.sources import paths
 class TableFiles(Batched):
     """Rows of files that have parts; a subclass defines what is in a part."""
 
-    def __init__(self, files: Sequence[str], parts: Sequence[tuple[int, int]], first_row: int = 0) -> None:
+    def __init__(self, files: Sequence[str], file_and_rows: Sequence[tuple[int, int]], first_row: int = 0) -> None:
         """Takes the paths, for each part the number of its file and of its rows, and what a file's first row is."""
         import numpy as np
 
         self._paths, self._first_row = files, first_row
-        self._file_of = [file for file, _ in parts]
-        self._starts = np.cumsum([0, *(rows for _, rows in parts)])
+        self._file_of = [file for file, _ in file_and_rows]
+        self._starts = np.cumsum([0, *(rows for _, rows in file_and_rows)])
 
     def part(self, number: int) -> Mapping[str, Any]:
         """Returns the columns of a part."""
@@ -34,12 +34,13 @@ class TableFiles(Batched):
         return int(self._starts[-1])
 
     def take(self, indices: Sequence[int]) -> Any:
-        parts = list(by_part(self._starts, indices))
-        found = [pick(self.part(number), local) for number, _, local in parts]
-        if len(found) == 1:
-            return found[0]
-        leaves = zip(*([leaf for _, leaf in flat(each)] for each in found), strict=True)
-        return rebuilt(found[0], (_merged(each, [rows for _, rows, _ in parts]) for each in leaves))
+        rows_of_parts = list(by_part(self._starts, indices))
+        picked = [pick(self.part(number), local) for number, _, local in rows_of_parts]
+        if len(picked) == 1:
+            return picked[0]
+        leaves = zip(*([leaf for _, leaf in flat(columns)] for columns in picked), strict=True)
+        rows = [rows for _, rows, _ in rows_of_parts]
+        return rebuilt(picked[0], (_merged(values, rows) for values in leaves))
 
     def where(self, index: int) -> str:
         file = self._file_of[int(self._starts.searchsorted(index, side="right")) - 1]
@@ -58,12 +59,12 @@ def _merged(values: Sequence[Any], rows: Sequence[Any]) -> Any:
     """
     import numpy as np
 
-    kinds = sorted({f"{part.dtype}{list(part.shape[1:])}" for part in values})
-    if len(kinds) > 1:
-        raise ValueError(f"the rows have values of {' and '.join(kinds)}")
+    types = sorted({f"{part.dtype}{list(part.shape[1:])}" for part in values})
+    if len(types) > 1:
+        raise ValueError(f"the rows have values of {' and '.join(types)}")
     merged = np.empty([sum(map(len, rows)), *values[0].shape[1:]], values[0].dtype)
-    for part, where in zip(values, rows, strict=True):
-        merged[where] = part
+    for part, rows_of_part in zip(values, rows, strict=True):
+        merged[rows_of_part] = part
     return merged
 
 

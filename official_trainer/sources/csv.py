@@ -3,7 +3,7 @@
 Owns: reading CSV with pyarrow, the file, row and field of what is wrong. Does not own: which columns become tensors
 (`inputs/arrow_columns.py`).
 
-Lines of CSV have no places that can be computed. So each file is read before the first step, in some seconds for a
+Where a line of CSV begins cannot be computed. So each file is read before the first step, in some seconds for a
 gigabyte, and what is wrong in any line is said then.
 """
 
@@ -70,30 +70,30 @@ class CsvConfig(SourceConfig):
     def build(self) -> CsvRows:
         import pyarrow as pa
 
-        found, columns = paths.find(self.files), self.columns
+        files, columns = paths.find(self.files), self.columns
         types = {name: pa.type_for_alias(given) for name, given in self.column_types.items()}
         tables = []
-        for path in found:
+        for path in files:
             table = _table(self, path, columns, types)
             columns, types = table.column_names, dict(zip(table.column_names, table.schema.types, strict=True))
             tables.append(table)
         schema = tables[0].schema
         check_names(list(self.column_types), schema.names, "columns", "column_types")
-        tensor_types(schema, schema.names, found[0], "column_types")
+        tensor_types(schema, schema.names, files[0], "column_types")
         check_fill(schema, self.fill_null, schema.names, "fill_null")
-        return CsvRows(found, tables, self.fill_null, first_row=1 if self.column_names else 2)
+        return CsvRows(files, tables, self.fill_null, first_row=1 if self.column_names else 2)
 
 
 class CsvRows(TableFiles):
     """Rows of CSV files, each of which is a part."""
 
-    def __init__(self, found: Sequence[str], tables: Sequence[Any], fill: Mapping[str, Any], first_row: int) -> None:
+    def __init__(self, files: Sequence[str], tables: Sequence[Any], fill: Mapping[str, Any], first_row: int) -> None:
         """Takes the paths and their rows, values for what is missing, and the number of a file's first row."""
-        self._parts = [columns_of(table, table.column_names, fill) for table in tables]
-        super().__init__(found, [(file, table.num_rows) for file, table in enumerate(tables)], first_row)
+        self._columns = [columns_of(table, table.column_names, fill) for table in tables]
+        super().__init__(files, [(file, table.num_rows) for file, table in enumerate(tables)], first_row)
 
     def part(self, number: int) -> Mapping[str, Any]:
-        return self._parts[number]
+        return self._columns[number]
 
 
 def _table(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[str, Any]) -> Any:
@@ -108,7 +108,7 @@ def _table(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[
     try:
         with _reading(config, path, types) as arguments:
             table = pyarrow.csv.read_csv(*arguments)
-        if foreign := {each.name: pa.string() for each in table.schema if pa.types.is_binary(each.type)}:
+        if foreign := {column.name: pa.string() for column in table.schema if pa.types.is_binary(column.type)}:
             with _reading(config, path, {**foreign, **types}) as arguments:  # not of the encoding: for the row
                 table = pyarrow.csv.read_csv(*arguments)
         names = table.column_names
@@ -152,13 +152,13 @@ def _explained(config: CsvConfig, path: str, error: Exception) -> str:
     """Returns what Arrow says of a file, with the name of the field, and what to do about it."""
     import pyarrow.csv
 
-    said = str(error)
-    if column := re.search(r"In CSV column #(\d+)", said):
+    message = str(error)
+    if column := re.search(r"In CSV column #(\d+)", message):
         with _reading(config, path, {}) as arguments:
             names = pyarrow.csv.open_csv(*arguments).schema.names
-        said = said.replace(column[0], f"field '{names[int(column[1])]}'")
-    if "invalid UTF8" in said or isinstance(error, UnicodeError):
-        return f"{said}; the file is not {config.encoding}: say its encoding, such as encoding: latin1"
+        message = message.replace(column[0], f"field '{names[int(column[1])]}'")
+    if "invalid UTF8" in message or isinstance(error, UnicodeError):
+        return f"{message}; the file is not {config.encoding}: say its encoding, such as encoding: latin1"
     if column:
-        return f"{said}; correct it, or say the type of the column, such as string, in column_types"
-    return f"{said}; correct or copy the file; the delimiter is {json.dumps(config.delimiter)}"
+        return f"{message}; correct it, or say the type of the column, such as string, in column_types"
+    return f"{message}; correct or copy the file; the delimiter is {json.dumps(config.delimiter)}"

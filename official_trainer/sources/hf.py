@@ -58,18 +58,18 @@ class HfConfig(SourceConfig):
 
         path = os.path.expanduser(self.path)
         try:
-            found = datasets.load_from_disk(path)
+            saved = datasets.load_from_disk(path)
         except Exception as error:
             what = f"{path} is no whole folder that save_to_disk wrote: {first_line(error)}{near_hint(path)}"
             raise DataError(what, field="path") from error
-        if isinstance(found, datasets.Dataset):
+        if isinstance(saved, datasets.Dataset):
             if self.split:
                 raise DataError(f"is '{self.split}', and {path} holds one dataset; leave it out", field="split")
-            return found
-        if self.split not in found:
-            there = did_you_mean(self.split, sorted(found), otherwise=f"; there are {', '.join(sorted(found))}")
+            return saved
+        if self.split not in saved:
+            there = did_you_mean(self.split, sorted(saved), otherwise=f"; there are {', '.join(sorted(saved))}")
             raise DataError(f"'{self.split}' is no split of {path}{there}", field="split")
-        return found[self.split]
+        return saved[self.split]
 
 
 def _check_ends(dataset: Any) -> None:

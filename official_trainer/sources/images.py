@@ -69,10 +69,10 @@ class ImagesConfig(SourceConfig):
         folder = os.path.expanduser(self.folder)
         if not os.path.isdir(folder):
             raise DataError(f"{folder!r} is no folder, in the working directory {os.getcwd()}", field="folder")
-        found = _listed(folder, self.classes)
-        named = [f"{label} {name} ({len(files):,})" for label, (name, files) in enumerate(found.items())]
-        paths.say_once(f"{folder}: images of {len(found)} classes: {first_few(named)}")
-        return ImagesSource(self, found)
+        images = _listed(folder, self.classes)
+        named = [f"{label} {name} ({len(files):,})" for label, (name, files) in enumerate(images.items())]
+        paths.say_once(f"{folder}: images of {len(images)} classes: {first_few(named)}")
+        return ImagesSource(self, images)
 
 
 class ImagesSource(Source):
@@ -89,7 +89,7 @@ class ImagesSource(Source):
         self.classes, self._section = list(files), section
         self._folder = os.path.expanduser(section.folder)
         self._files = list(itertools.chain.from_iterable(files.values()))
-        self._labels = np.repeat(np.arange(len(files)), [len(each) for each in files.values()])
+        self._labels = np.repeat(np.arange(len(files)), [len(names) for names in files.values()])
 
     def __len__(self) -> int:
         return len(self._files)
@@ -155,19 +155,19 @@ def _listed(folder: str, classes: Sequence[str]) -> dict[str, list[str]]:
     if stray := [name for name in names if name not in folders and _is_image(name)]:
         what = f"has images that lie in {folder!r} itself: {first_few(stray)}"
         raise DataError(f"{what}; move each into the folder of its class", field="folder")
-    found: dict[str, list[str]] = {}
+    images: dict[str, list[str]] = {}
     for name in classes or folders:
         if name not in folders:
             hint = did_you_mean(name, folders, otherwise=f"; it has {first_few(folders) or 'none'}")
             raise DataError(f"{name!r} is no folder in {folder!r}{hint}", field="classes")
         below = glob.glob("**", root_dir=os.path.join(folder, name), recursive=True)
-        found[name] = [os.path.join(name, path) for path in sorted(below) if _is_image(path)]
-        if not found[name] and not classes:
+        images[name] = [os.path.join(name, path) for path in sorted(below) if _is_image(path)]
+        if not images[name] and not classes:
             what = f"the class {name!r} has no image in {folder!r}"
             raise DataError(f"{what}; remove its folder, or name all classes in `classes`", field="folder")
-    if not any(found.values()):
+    if not any(images.values()):
         raise DataError(f"{folder!r} has no image in a folder of a class, as in rose/1.jpg", field="folder")
-    return found
+    return images
 
 
 def _is_image(path: str) -> bool:

@@ -41,7 +41,7 @@ class MixtureConfig(SourceConfig):
             yield "parts", "is not set; for example parts: {news: {weight: 0.7, source: {type: parquet, …}}, …}"
         for name, part in self.parts.items():
             if part.source is None:
-                near = did_you_mean(name, [each for each, other in self.parts.items() if other.source is not None])
+                near = did_you_mean(name, [other for other in self.parts if self.parts[other].source is not None])
                 yield f"parts.{name}.source", f"is not set; for example source: {{type: parquet, …}}{near}"
 
     def build(self) -> Source:

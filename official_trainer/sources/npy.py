@@ -64,8 +64,8 @@ class NpySource(Batched):
             except (ValueError, TypeError, OSError, EOFError) as error:
                 raise DataError(f"{path} holds no array of rows: {error}", field=f"files.{field}") from error
         if len({*map(len, self.arrays.values())}) > 1:
-            said = ", ".join(f"{field} has {len(array):,}" for field, array in self.arrays.items())
-            raise DataError(f"the arrays differ in length: {said} rows", field="files")
+            lengths = ", ".join(f"{field} has {len(array):,}" for field, array in self.arrays.items())
+            raise DataError(f"the arrays differ in length: {lengths} rows", field="files")
 
     def __reduce__(self) -> Any:
         return NpySource, (self._files,)  # a map would be pickled with all that it holds

@@ -78,17 +78,17 @@ class ParquetRows(TableFiles):
             for file, footer in enumerate(footers)
             for group in range(footer.num_row_groups)
         ]
-        self._groups = [each for each in groups if each[2]]
+        self._groups = [(file, group, rows) for file, group, rows in groups if rows]
         self.groups = [rows for *_, rows in self._groups]
         super().__init__(files, [(file, rows) for file, _, rows in self._groups])
         self.expect(_HELD_ROWS)
 
     def expect(self, examples: int) -> None:
-        self._held = 2 + examples * len(self.groups) // max(1, len(self))
+        self._num_kept = 2 + examples * len(self.groups) // max(1, len(self))
         self._open()
 
     def _open(self) -> None:
-        self._decoded = functools.lru_cache(self._held)(self._decode)
+        self._decoded = functools.lru_cache(self._num_kept)(self._decode)
         self._locks = [threading.Lock() for _ in self.groups]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,10 +100,10 @@ class ParquetRows(TableFiles):
 
     def part(self, number: int) -> Mapping[str, Any]:
         with self._locks[number]:  # other threads wait for the one that decodes it
-            found = self._decoded(number)
-        if isinstance(found, str):
-            raise ValueError(found)
-        return found
+            columns = self._decoded(number)
+        if isinstance(columns, str):
+            raise ValueError(columns)
+        return columns
 
     def _decode(self, number: int) -> dict[str, Any] | str:
         """Returns the columns of a row group, or what is wrong with it, which is kept like them."""

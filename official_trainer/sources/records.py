@@ -41,8 +41,8 @@ class RecordFiles(Source):
         """Returns records of a file, by the number of the file and theirs in it."""
         raise NotImplementedError
 
-    def place(self, number: int, record: int) -> str:
-        """Returns the place of a record, for messages."""
+    def location(self, number: int, record: int) -> str:
+        """Returns where a record is, for messages."""
         return f"{self.files[number]}: record {record}"
 
     def __len__(self) -> int:
@@ -54,11 +54,11 @@ class RecordFiles(Source):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[bytes]:
-        found: list[bytes] = [b""] * len(indices)
+        batch: list[bytes] = [b""] * len(indices)
         for number, rows, records in by_part(self._firsts, indices):
             for at, record in zip(rows.tolist(), self.read(number, records.tolist()), strict=True):
-                found[at] = record
-        return found
+                batch[at] = record
+        return batch
 
     def take(self, indices: Sequence[int]) -> Any:
         import numpy as np
@@ -69,7 +69,7 @@ class RecordFiles(Source):
 
     def where(self, index: int) -> str:
         number = int(self._firsts.searchsorted(index, side="right")) - 1
-        return self.place(number, index - int(self._firsts[number]))
+        return self.location(number, index - int(self._firsts[number]))
 
     def samples(self) -> Sequence[int]:
         return [int(first) for first, count in zip(self._firsts, self._counts, strict=False) if count]

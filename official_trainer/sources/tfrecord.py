@@ -4,7 +4,7 @@ Owns: the index of a file, reading a record with its checksums, what is wrong wi
 that are read from their beginning (`inputs/records.py`).
 
 An index is a cache: where it is missing, does not fit its file or cannot be kept, it is made. Several processes may
-make it at the same time, because each puts a whole one in its place.
+make it at the same time, because each writes a file of its own, which then replaces the index.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ class TfrecordConfig(SourceConfig):
             yield from paths.problems("index_folder", self.index_folder)
 
     def build(self) -> Source:
-        found = paths.find(self.files)
-        places = [_index_place(path, self.index_folder) for path in found]
+        names = paths.find(self.files)
+        index_paths = [_index_path(path, self.index_folder) for path in names]
         with futures.ThreadPoolExecutor(_THREADS) as pool:
-            indexed = list(pool.map(_index, found, places))
+            indexed = list(pool.map(_index, names, index_paths))
         if unkept := [reason for _, reason in indexed if reason]:
             what = (
                 f"the index of {len(unkept)} TFRecord files cannot be kept ({unkept[0]}), so each start makes it anew"
             )
             paths.say_once(f"{what}; set index_folder to a folder that can be written", is_warning=True)
-        return TfrecordSource(found, [starts for starts, _ in indexed])
+        return TfrecordSource(names, [starts for starts, _ in indexed])
 
 
 class TfrecordSource(RecordFiles):
@@ -72,17 +72,19 @@ class TfrecordSource(RecordFiles):
 
     def __init__(self, names: Sequence[str], starts: Sequence[array.array[int]]) -> None:
         """Takes the paths, and for each where its records begin, and the last one ends."""
-        super().__init__(names, [len(each) - 1 for each in starts], functools.partial(open, mode="rb", buffering=0))
+        counts = [len(starts_of_file) - 1 for starts_of_file in starts]
+        super().__init__(names, counts, functools.partial(open, mode="rb", buffering=0))
         self._starts = starts
 
-    def place(self, number: int, record: int) -> str:
-        return _place(self.files[number], record, self._starts[number][record])
+    def location(self, number: int, record: int) -> str:
+        return _location(self.files[number], record, self._starts[number][record])
 
     def read(self, number: int, records: Sequence[int]) -> Sequence[bytes]:
         import google_crc32c
 
-        file, starts = self.opened(self.files[number]), self._starts[number]  # held, or it closes when it is not kept
-        descriptor, found = file.fileno(), list[bytes]()
+        file, starts = self.opened(self.files[number]), self._starts[number]  # the name keeps the file open meanwhile
+        descriptor = file.fileno()
+        serialized: list[bytes] = []
         read, header, checksum_of, packed = os.pread, _header, google_crc32c.value, _CHECKSUM.pack
         before, after = _HEADER.size, -_CHECKSUM.size
         for record in records:  # a tenth of a microsecond counts here, so all of this is in hand
@@ -97,14 +99,14 @@ class TfrecordSource(RecordFiles):
                 raise self._damage(number, record, what)
             if not content.endswith(packed(_masked(checksum_of(data)))):
                 raise self._damage(number, record, "its data do not fit their checksum;")
-            found.append(data)
-        return found
+            serialized.append(data)
+        return serialized
 
     def _damage(self, number: int, record: int, reason: str) -> DataError:
-        return DataError(f"{self.place(number, record)}: {reason} write or copy the file again")
+        return DataError(f"{self.location(number, record)}: {reason} write or copy the file again")
 
 
-def _place(path: str, record: int, start: int) -> str:
+def _location(path: str, record: int, start: int) -> str:
     return f"{path}: record {record}, offset {start}"
 
 
@@ -125,7 +127,7 @@ def _header(length: int) -> bytes:
     return _HEADER.pack(length, _checksum_of(_LENGTH.pack(length)))
 
 
-def _index_place(path: str, folder: str) -> str:
+def _index_path(path: str, folder: str) -> str:
     above, name = os.path.split(path)
     if not folder:
         return os.path.join(above, f".{name}.index")
@@ -133,32 +135,32 @@ def _index_place(path: str, folder: str) -> str:
     return os.path.join(os.path.expanduser(folder), f"{name}-{key}.index")
 
 
-def _index(path: str, place: str) -> tuple[array.array[int], str]:
+def _index(path: str, index_path: str) -> tuple[array.array[int], str]:
     """Returns where the records of a file begin, and why its index cannot be kept, if that is so."""
     stat = os.stat(path)
-    if (kept := _kept(place, stat)) is not None:
+    if (kept := _kept(index_path, stat)) is not None:
         return kept, ""
     starts = _starts(path)
     content = starts.tobytes()
     try:
-        files.make_dirs(os.path.dirname(place) or ".")
-        files.write_bytes_atomically(place, _INDEX.pack(*_index_header(stat, content)) + content, durable=False)
+        files.make_dirs(os.path.dirname(index_path) or ".")
+        files.write_bytes_atomically(index_path, _INDEX.pack(*_index_header(stat, content)) + content, durable=False)
     except OSError as error:
-        return starts, f"{place}: {files.reason_of(error)}"
+        return starts, f"{index_path}: {files.reason_of(error)}"
     return starts, ""
 
 
-def _kept(place: str, stat: os.stat_result) -> array.array[int] | None:
+def _kept(index_path: str, stat: os.stat_result) -> array.array[int] | None:
     """Returns what an index says; None if it is missing, damaged, or of another state of its file."""
     try:
-        index = files.read_bytes(place)
+        index = files.read_bytes(index_path)
     except OSError:
         return None
     if len(index) < _INDEX.size:
         return None
     content = index[_INDEX.size :]
-    is_whole = _INDEX.unpack_from(index) == _index_header(stat, content)
-    return array.array("q", content) if is_whole else None
+    is_current = _INDEX.unpack_from(index) == _index_header(stat, content)
+    return array.array("q", content) if is_current else None
 
 
 def _index_header(stat: os.stat_result, content: bytes) -> tuple[bytes, int, int, int, int]:
@@ -176,16 +178,17 @@ def _starts(path: str) -> array.array[int]:
         descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
         while end < size:
             header = os.pread(descriptor, _HEADER.size, end)
-            is_whole = len(header) == _HEADER.size
-            if is_whole and header != _header(_HEADER.unpack(header)[0]):
+            has_header = len(header) == _HEADER.size
+            if has_header and header != _header(_HEADER.unpack(header)[0]):
                 what = "its length does not fit its checksum"
                 hint = "this may not be a TFRecord file at all" if len(starts) == 1 else "write or copy the file again"
                 if header.startswith(_GZIP) and len(starts) == 1:
                     hint = "it is compressed by gzip; write it without compression"
-                raise DataError(f"{_place(path, len(starts) - 1, end)}: {what}; {hint}", field="files")
-            after = end + _AROUND_DATA_BYTES + _HEADER.unpack(header)[0] if is_whole else size + 1
+                where = _location(path, len(starts) - 1, end)
+                raise DataError(f"{where}: {what}; {hint}", field="files")
+            after = end + _AROUND_DATA_BYTES + _HEADER.unpack(header)[0] if has_header else size + 1
             if after > size:
-                where = _place(path, len(starts) - 1, end)
+                where = _location(path, len(starts) - 1, end)
                 raise DataError(f"{where}: the file ends within it; write or copy the file again", field="files")
             starts.append(end := after)
     return starts
