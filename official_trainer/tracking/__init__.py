@@ -48,7 +48,6 @@ _logger = logging.getLogger(__name__)
 EVALUATION = "validation"
 """The split whose rows a restart looks for: an evaluation that has a row is not repeated."""
 
-
 IMAGES = "image/"
 """How the names of images begin that tasks of Model Garden return as tensors."""
 

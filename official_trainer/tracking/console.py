@@ -84,16 +84,18 @@ class Console(Tracker):
             self._metrics = shown
             self._show(step, shown if loss is None else {"loss": loss, **shown})
             return
-        before, first, best = self._before.get(split, {}), self._monitored.replace("|", "/"), f"best_{self._monitored}"
-        shown = {name: _change(value, before.get(name)) for name, value in values.items()}
+        before = self._before.get(split, {})
+        first, best = self._monitored.replace("|", "/"), f"best_{self._monitored}"
+        notes = {name: _change(value, before.get(name)) for name, value in values.items()}
         if first in values:
+            del notes[first]
             note = _compared(values[first], values.get(best), before.get(best, before.get(first)))
-            shown = {first: note} | shown | {first: note}
+            notes = {first: note, **notes}
             if self._view.is_bar:
-                shown.pop(best, None)  # the line of the metric says it
+                notes.pop(best, None)  # the line of the metric says it
         self._before[split] = dict(values)
         with self._until_closed():
-            self._view.results(split, step, [_Result(_name(n), float(values[n]), note) for n, note in shown.items()])
+            self._view.results(split, step, [_Result(_name(n), float(values[n]), note) for n, note in notes.items()])
         self._say_afterwards()
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
@@ -152,20 +154,21 @@ class Console(Tracker):
 
     def _show(self, step: int, metrics: Mapping[str, float], what: str = "") -> None:
         self._shown_at = self._clock()
-        place = f"step {step}" if self.end_step is None else f"step {step}/{self.end_step}"
+        steps = f"step {step}" if self.end_step is None else f"step {step}/{self.end_step}"
         shown = [(_name(name), format_number(value)) for name, value in metrics.items()]
-        time_left, (start, since) = "", self._rate_start or (step, 0.0)
+        start, since = self._rate_start or (step, 0.0)
+        time_left = ""
         if self.end_step is not None and start < step < self.end_step:
             seconds = (self._clock() - since) / (step - start) * (self.end_step - step)
             time_left = f"eta {format_seconds(seconds)}"
         with self._until_closed():
-            self._view.progress(_Progress(step, self.end_step, place, shown, self._speed, time_left, what))
+            self._view.progress(_Progress(step, self.end_step, steps, shown, self._speed, time_left, what))
 
 
 class _Progress(NamedTuple):
     step: int
     end_step: int | None
-    place: str  # the steps, as text
+    steps: str  # `step 10/100`
     metrics: Sequence[tuple[str, str]]
     speed: str
     time_left: str
@@ -189,7 +192,7 @@ class _Lines:
 
     def progress(self, progress: _Progress) -> None:
         metrics = "  ".join(f"{name} {value}" for name, value in progress.metrics)
-        self.line("  ".join(filter(None, (progress.place, metrics, progress.speed, progress.time_left))))
+        self.line("  ".join(filter(None, (progress.steps, metrics, progress.speed, progress.time_left))))
 
     def results(self, split: str, step: int, results: Sequence[_Result]) -> None:
         metrics = "  ".join(f"{result.name} {format_number(result.value)}" for result in results)
@@ -240,7 +243,7 @@ class _Bar(_Lines):
         self._metrics, self._is_doing = progress.metrics or self._metrics, bool(progress.doing)
         self._progress.update(
             self._task,
-            description=progress.place,
+            description=progress.steps,
             completed=progress.step,
             total=progress.end_step,
             speed=progress.speed if self._console.width >= _WIDTH_WITH_SPEED else "",

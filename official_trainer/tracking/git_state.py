@@ -58,10 +58,10 @@ class Code:
             return
         if (workspace := self._workspace) is None:
             return
-        found = (ask(workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or "").strip()
-        if found.endswith(DIRTY):
+        revision = (ask(workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or "").strip()
+        if revision.endswith(DIRTY):
             self.changes = without_secrets(ask(workspace, *DIFF, "HEAD", "--") or "")
-        self.revision = found or None
+        self.revision = revision or None
 
 
 def given_commit() -> str | None:

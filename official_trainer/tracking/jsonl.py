@@ -69,7 +69,7 @@ class JsonlTracker(Tracker):
         return (step, split) in self._row_keys()
 
     def last(self) -> dict[str, Any] | None:
-        """Returns step, split and time of the last row, by which it is known again; None if there is none."""
+        """Returns step, split and time of the last row, which `holds` looks for; None if there is none."""
         self._row_keys()
         return None if self._last is None else {name: self._last[name] for name in _RESERVED if name in self._last}
 
@@ -115,16 +115,16 @@ class JsonlTracker(Tracker):
 
     def _keep(self, is_kept: Callable[[Mapping[str, Any]], bool]) -> None:
         self.close()
-        text, kept, last = _read(self.path), list[str](), None
-        self._keys = set()
+        text = _read(self.path)
+        lines = []
+        self._keys, self._last = set(), None
         for line, row in _parse(self.path, text):  # of a long run there are too many rows to hold all of them
             if is_kept(row):
-                kept.append(f"{line}\n")
+                lines.append(f"{line}\n")
                 self._keys.add((row["step"], row["split"]))
-                last = row
-        self._last = last
-        if (whole := "".join(kept)) != text:
-            files.write_text_atomically(self.path, whole)
+                self._last = row
+        if (new_text := "".join(lines)) != text:
+            files.write_text_atomically(self.path, new_text)
 
 
 def read_rows(path: str, *, step: int | None = None) -> list[dict[str, Any]]:

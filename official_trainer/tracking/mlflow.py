@@ -140,7 +140,7 @@ class MlflowTracker(Tracker):
             client = mlflow.MlflowClient(tracking_uri=self._uri)
             experiment = client.get_experiment_by_name(self._place.experiment)
             if experiment is None:
-                # Beside a SQLite file; MLflow would take the current folder.
+                # Artifacts lie beside a SQLite file; MLflow would put them into the current folder.
                 _, is_file, path = self._uri.partition("sqlite:///")
                 artifacts = f"file://{os.path.abspath(os.path.dirname(path))}/mlartifacts" if is_file else None
                 number = client.create_experiment(self._place.experiment, artifact_location=artifacts)

@@ -57,13 +57,13 @@ class PrometheusTracker(Tracker):
     """Tells Prometheus of one process of a run, from `describe` to `close`.
 
     Args:
-      place: the run.
+      run: its directory and names.
       address: an IP address of this machine.
       port: 0 takes a free one.
     """
 
-    def __init__(self, place: Place, *, address: str, port: int) -> None:
-        self._metrics = RunMetrics(place)
+    def __init__(self, run: Place, *, address: str, port: int) -> None:
+        self._metrics = RunMetrics(run)
         self._address, self._port = address, port
         self._server: Any = None
 
@@ -85,8 +85,10 @@ class PrometheusTracker(Tracker):
         try:
             self._server, _ = prometheus_client.start_http_server(self._port, self._address, registry)
         except OSError as error:
-            is_taken = error.errno == errno.EADDRINUSE
-            reason = "taken, perhaps by another run of this machine" if is_taken else f"not to be had: {error.strerror}"
+            is_in_use = error.errno == errno.EADDRINUSE
+            reason = (
+                "taken, perhaps by another run of this machine" if is_in_use else f"not to be had: {error.strerror}"
+            )
             what = f"port {self._port} of {self._address} is {reason}; name another trainer.trackers port"
             raise PortError(f"{what}, or 0 for a free one") from error
         host = f"[{self._address}]" if ":" in self._address else self._address

@@ -37,7 +37,6 @@ _STATUS_OF_EXIT: Mapping[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED:
 _START_SECONDS, _END_SECONDS = 0.02, 1.0
 """How long the start and the end of a run wait for git, which was asked before the run was built."""
 
-
 _TYPES: Mapping[str, Any] = {
     **{"run_id": str, "experiment": str, "mode": str, "status": str, "restarts": int, "steps": dict},
     **{"imports": list, "workspace": str | None},
@@ -136,8 +135,8 @@ def changed(run: Mapping[str, Any]) -> list[str]:
 def _is_of(value: Any, types: Any) -> bool:
     """Whether a value has one of the types, or all fields of an object have theirs."""
     if isinstance(types, dict):
-        fields = value.items() if isinstance(value, dict) else ()
-        return value is None or {name for name, item in fields if _is_of(item, types.get(name, object))} >= types.keys()
+        fields = value if isinstance(value, dict) else {}
+        return value is None or all(name in fields and _is_of(fields[name], types[name]) for name in types)
     if types is not float:
         return isinstance(value, types)
     return all(map(is_encoded, value.values() if isinstance(value, dict) else [value]))
@@ -287,7 +286,7 @@ class RunRecord:
         self._write_status()
 
     def checkpoint(self, step: int, *, is_new: bool = True) -> None:
-        """Records that the checkpoint of `step` is committed; one that is not new is gone back to."""
+        """Records that the checkpoint of `step` is committed, or that the run went back to it, if it is not new."""
         if is_new:
             self._status["last_saved"] = self._now()
         self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = step

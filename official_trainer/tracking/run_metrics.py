@@ -52,21 +52,21 @@ class RunMetrics:
     """The newest numbers of one process of a run; any thread may call `samples`.
 
     Args:
-      place: the run.
+      run: its directory and names.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._run_label = place.name
+    def __init__(self, run: Place) -> None:
+        self._run = run
+        self._run_label = run.name
         self._values: dict[tuple[str, str], float] = {}
         self._of_summary: dict[str, float] = {}
         self._summary_step = 0
 
     def begin(self) -> None:
         """Reads the run's id, which does not change."""
-        run_id = _read_json(files.join(self._place.directory, RUN_FILE)).get("run_id")
+        run_id = _read_json(files.join(self._run.directory, RUN_FILE)).get("run_id")
         if isinstance(run_id, str):
-            self._run_label = f"{self._place.name}-{run_id[:8]}"
+            self._run_label = f"{self._run.name}-{run_id[:8]}"
 
     def rewind(self, step: int) -> None:
         """The run goes on from a step."""
@@ -102,21 +102,24 @@ class RunMetrics:
         self._of_summary = new
 
     def _of_record(self) -> Iterator[Sample]:
-        run, status = (_read_json(files.join(self._place.directory, name)) for name in (RUN_FILE, STATUS_FILE))
-        place = {"experiment": self._place.experiment, "model_dir": self._place.directory, "name": self._place.name}
+        directory = self._run.directory
+        run, status = (_read_json(files.join(directory, name)) for name in (RUN_FILE, STATUS_FILE))
         facts = {"run_id": run.get("run_id", ""), "mode": run.get("mode", ""), "host": status.get("host", "")}
-        yield "run_info", place | {name: str(value) for name, value in facts.items()}, 1.0
+        labels = {"experiment": self._run.experiment, "model_dir": directory, "name": self._run.name}
+        yield "run_info", labels | {name: str(value) for name, value in facts.items()}, 1.0
         if phase := status.get("phase"):
             yield "phase", {"phase": str(phase)}, 1.0
         steps = run.get("steps")
-        step, end_step = _number(status.get("step")), _number(steps.get("end") if isinstance(steps, dict) else None)
-        left, speed = None, self._of_summary.get("steps_per_second")
-        if step is not None and end_step is not None and speed:
-            left = max(0.0, end_step - step) / speed
+        step = _number(status.get("step"))
+        end_step = _number(steps.get("end") if isinstance(steps, dict) else None)
+        steps_per_second = self._of_summary.get("steps_per_second")
+        remaining_seconds = None
+        if step is not None and end_step is not None and steps_per_second:
+            remaining_seconds = max(0.0, end_step - step) / steps_per_second
         values = {
             "step": step,
             "end_step": end_step,
-            "remaining_seconds": left,
+            "remaining_seconds": remaining_seconds,
             "last_checkpoint_step": _number(run.get("last_checkpoint_step")),
             "last_checkpoint_timestamp_seconds": _unix_seconds(status.get("last_saved")),
             "last_progress_timestamp_seconds": _unix_seconds(status.get("updated")),
@@ -149,10 +152,9 @@ def _unix_seconds(text: Any) -> float | None:
 def peak_bytes() -> int:
     """Returns the most bytes that this process has used."""
     status = Path("/proc/self/status")
-    if status.exists():  # `getrusage` counts the process that started this one, too
-        peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        if peak:
-            return int(peak[1]) * 1024
+    # `getrusage` counts the process that started this one, too.
+    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
+        return int(peak[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -93,9 +93,9 @@ class TensorBoardConfig(TrackerConfig):
         Raises:
           MetricError: it may not be in that sub-folder.
         """
-        parts = name.split("/")
-        at = {"first": min(1, len(parts) - 1), "last": -1, "never": 0}[self.divide_at]
-        folder, tag = "/".join(parts[:at]), "/".join(parts[at:])
+        names = name.split("/")
+        depth = {"first": min(1, len(names) - 1), "last": -1, "never": 0}[self.divide_at]
+        folder, tag = "/".join(names[:depth]), "/".join(names[depth:])
         if folder and self.sub_folders is not None and folder not in self.sub_folders:
             near = nearest(folder, self.sub_folders)
             raise MetricError(

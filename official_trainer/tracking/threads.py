@@ -55,7 +55,7 @@ class ThreadedTracker(Tracker):
         self._calls: queue.Queue[tuple[str, tuple[Any, ...], threading.Event | None]] = queue.Queue(QUEUE_CALLS)
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._failure: tuple[str, BaseException] | None = None  # the first failed call and its error
-        self._num_calls = self._num_made = 0
+        self._num_calls = self._num_done = 0
         self._patience_seconds = PATIENCE_SECONDS
         self._has_warned = self._has_raised = self._is_closed = False
 
@@ -100,7 +100,7 @@ class ThreadedTracker(Tracker):
                 self._thread.join()
         if self._failure is not None and self._must_work and not self._has_raised:
             self._raise_failure()
-        if (lost := self._num_calls - self._num_made) and not self._must_work:
+        if (lost := self._num_calls - self._num_done) and not self._must_work:
             first = "" if self._failure is None else f"; the first error: {describe_error(self._failure[1])}"
             _logger.warning("%s: %d of %d calls were lost%s", self._thread.name, lost, self._num_calls, first)
 
@@ -157,7 +157,7 @@ class ThreadedTracker(Tracker):
             try:
                 if self._failure is None or not self._must_work or method == "close":  # else it has ended the run
                     getattr(self._tracker, method)(*arguments)
-                    self._num_made += 1
+                    self._num_done += 1
                     self._patience_seconds = PATIENCE_SECONDS
             except BaseException as error:
                 if self._failure is None:
