@@ -21,7 +21,7 @@ import numpy as np
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config.modes import TRAINING_MODES, Evaluates
 from official_trainer.engine.events import DueSteps
-from official_trainer.engine.inference import Inference
+from official_trainer.engine.inference import Columns, Inference
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError, InputContext
@@ -58,6 +58,22 @@ class _EpochSteps(DueSteps):
         return self._action.wants_validation(step)
 
 
+class PredictionData:
+    """The batches of one call of `predict`, which a `DatasetBuilder` takes as it takes a task's."""
+
+    def __init__(self, data: Source, steps: int | None) -> None:
+        """Takes the data of the call, and its number of batches; None for all."""
+        self._data, self._steps = data, steps
+
+    def build_inputs(self, params: Any, input_context: InputContext) -> tf.data.Dataset:
+        """Returns the batches, in dictionaries: of a tuple the inference step would take the labels away."""
+        batches = self._data.build_inputs(params, input_context)
+        if self._steps is not None:
+            batches = batches.take(self._steps * input_context.elements_per_step)
+        unpacked(batches.element_spec)  # refuses other batches here, and not where AutoGraph hides why
+        return batches.map(lambda *batch: {"batch": batch})
+
+
 class Prediction:
     """Predicts with one model, under the strategy in scope at construction."""
 
@@ -66,8 +82,6 @@ class Prediction:
         self._model, self._infer, self._seed = model, infer, seed
         self.is_traced = not model.run_eagerly
         self._inference = Inference(self, model, seed=seed, use_tf_function=self.is_traced)
-        self._data: Source | None = None
-        self._steps: int | None = None
         self._dtypes: Any = None  # NumPy's, in the structure that the model returns
 
     def run(self, data: Source, steps: int | None, callbacks: Any) -> Any:
@@ -84,49 +98,43 @@ class Prediction:
           DataError: there is no batch.
           OutputError: an output has no row for each example.
         """
-        found: list[list[Any]] = []
-        count, done = steps or data.batches_per_epoch, 0
         model, fit = self._model, keras_fit.of(self._model)
+        num_batches = steps or data.batches_per_epoch
         every = fit.steps_between_calls(model)
-        self._data, self._steps = data, steps
         callbacks.on_predict_begin()
         data.begin_epoch()
-        builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
+        builder = DatasetBuilder(PredictionData(data, steps), data.section, training=False, seed=self._seed)
         if self.is_traced and has_unbuilt_layers(model):
             _create_variables(convert(self.inference_step), model, builder.element_spec())
         batches = self._inference.batches(builder.build())
-        while count is None or done < count:
+        outputs: list[list[Any]] = []  # from one call of callbacks to the next
+        done = 0
+        while num_batches is None or done < num_batches:
             callbacks.on_predict_batch_begin(done)
-            taken = list(itertools.islice(batches, every if count is None else min(every, count - done)))
-            if not taken:
+            most = every if num_batches is None else min(every, num_batches - done)
+            predicted = [_in_order(columns) for _, columns in itertools.islice(batches, most)]
+            if not predicted:
                 break
-            done += len(taken)
-            found.append(_joined([list(columns.values()) for _, columns in taken]))
-            callbacks.on_predict_batch_end(fit.last_batch(model, done - 1), {"outputs": self._packed(found[-1])})
-        if not found:
+            done += len(predicted)
+            outputs.append(_joined(predicted))
+            callbacks.on_predict_batch_end(fit.last_batch(model, done - 1), {"outputs": self._packed(outputs[-1])})
+        if not outputs:
             raise DataError("there is nothing to predict: the data has no batch")
         data.end_epoch()
         callbacks.on_predict_end()
-        return self._packed(_joined(found))
-
-    def build_inputs(self, params: Any, input_context: InputContext) -> tf.data.Dataset:
-        """Returns the batches of the call, in a dictionary, which the inference step does not take for (x, y)."""
-        assert self._data is not None
-        limit = -1 if self._steps is None else self._steps * input_context.elements_per_step
-        batches = self._data.build_inputs(params, input_context).take(limit)
-        unpacked(batches.element_spec)  # refuses other batches here, and not where AutoGraph hides why
-        return batches.map(lambda *batch: ({"batch": batch},))
+        return self._packed(_joined(outputs))
 
     def inference_step(self, inputs: Any, model: Any) -> dict[str, Any]:  # AutoGraph evaluates what annotations name
         """Returns the model's outputs, named by their positions; traced."""
-        outputs = self._infer(inputs[0]["batch"])
+        outputs = self._infer(inputs["batch"])
         self._dtypes = tf.nest.map_structure(lambda output: output.dtype.as_numpy_dtype, outputs)
-        return {f"{place:06d}": output for place, output in enumerate(tf.nest.flatten(outputs))}
+        return {str(position): output for position, output in enumerate(tf.nest.flatten(outputs))}
 
-    def _packed(self, values: list[Any]) -> Any:
-        dtypes = tf.nest.flatten(self._dtypes)  # bfloat16 comes as float32
-        found = [value.astype(dtype, copy=False) for value, dtype in zip(values, dtypes, strict=True)]
-        return tf.nest.pack_sequence_as(self._dtypes, found)
+    def _packed(self, outputs: list[Any]) -> Any:
+        """Returns outputs in the structure and with the dtypes that the model returns; bfloat16 comes as float32."""
+        dtypes = tf.nest.flatten(self._dtypes)
+        typed = [output.astype(dtype, copy=False) for output, dtype in zip(outputs, dtypes, strict=True)]
+        return tf.nest.pack_sequence_as(self._dtypes, typed)
 
 
 class CompiledModel:
@@ -208,10 +216,10 @@ class CompiledModel:
             raise ArgumentError(
                 "y is missing: the data has no targets to compute the loss of; give y, or data with batches (x, y)"
             ) from error
-        self._fit.check_outputs(self.model)
-        self.model.reset_metrics()
-        parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)
-        return ProgramTrainer(*parts, keeps_record=bool(self.settings.model_dir))
+        self._fit.check_outputs(model)
+        model.reset_metrics()
+        config, optimizer = self.settings.config(model), model.optimizer
+        return ProgramTrainer(config, self._task, model, optimizer, keeps_record=bool(self.settings.model_dir))
 
     # The Trainer.
 
@@ -348,6 +356,11 @@ def _create_variables(step: Callable[[Any, Any], Any], model: keras.Model, spec:
     tf.function(traced).get_concrete_function(spec)
 
 
-def _joined(parts: list[list[Any]]) -> list[Any]:
+def _in_order(columns: Columns) -> list[Any]:
+    """Returns the outputs of `Prediction.inference_step` in the order of their positions."""
+    return [columns[str(position)] for position in range(len(columns))]
+
+
+def _joined(batches: list[list[Any]]) -> list[Any]:
     """Returns the concatenated rows of several batches, for each output."""
-    return parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return batches[0] if len(batches) == 1 else [np.concatenate(rows) for rows in zip(*batches, strict=True)]
