@@ -1,15 +1,13 @@
-"""Values that are not finite: in which feature and row of a batch they are, and the report on a step whose loss is not.
+"""Values that are not finite: in which feature and row of a batch they are; and the batch of a step whose loss is not.
 
-Owns: these sentences, and the files `non_finite/step-N/{report.json, batch.npz}` of a run directory: the batch of the
-step, and statistics of its tensors and of the weights. Does not own: which step it is (`train_steps.py` counts it),
-noticing the failure (`loop.py`), what follows from it (`recovery.py`).
+Owns: these sentences, and the file `non_finite/step-N/batch.npz` of a run directory. Does not own: which step it is
+(`train_steps.py` counts it), noticing the failure (`loop.py`), what follows from it (`recovery.py`).
 """
 
 from __future__ import annotations
 
 import inspect
 import io
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,8 +18,6 @@ from official_trainer import files, user_code
 from official_trainer.inputs.context import leaves
 from official_trainer.lazy import tf
 from official_trainer.shown import first_few
-from official_trainer.tasks import keras as kerases
-from official_trainer.tracking.jsonl import encode
 
 ADVICE = (
     "either updates are too large (lower the learning rate, for which official-trainer find-lr suggests a value, or "
@@ -106,28 +102,23 @@ def _yields(source: str, task: Any) -> list[str]:
     return [] if is_ours else [f"{source} yields them, at {user_code.line_of_code(code)}"]
 
 
-def write_report(model_dir: str, trainer: Any, step: int, replica_batches: Sequence[Any]) -> str:
-    """Writes a report and returns the directory it is in.
+def dump(model_dir: str, step: int, replica_batches: Sequence[Any]) -> str:
+    """Writes the batch of a step and returns the directory it is in.
 
     Args:
       model_dir: the run directory.
-      trainer: the trainer of the run, with the weights at which the failure was seen.
-      step: the step whose loss is not finite, or at which the failure was seen.
-      replica_batches: the batch of the step on each replica; none if it is not known.
+      step: the step whose loss is not finite.
+      replica_batches: its batch on each replica.
     """
     directory = files.join(model_dir, "non_finite", f"step-{step}")
     files.make_dirs(directory)
-    weights = {variable.name: variable for variable in kerases.of(trainer.model).variables(trainer.model)}
-    report: dict[str, Any] = {"step": step, "weights": _describe(weights)}
-    if replica_batches:
-        named = [(replica, *item) for replica, batch in enumerate(replica_batches) for item in _named(batch)]
-        tensors = {f"replica_{replica}/{path}": value for replica, path, value in named}
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {name.replace("/", "."): _as_array(value) for name, value in tensors.items()}
-        np.savez_compressed(buffer, **arrays)
-        files.write_bytes_atomically(files.join(directory, "batch.npz"), buffer.getvalue(), durable=False)
-        report["batch"] = _describe(tensors)
-    files.write_text_atomically(files.join(directory, "report.json"), json.dumps(report, indent=1) + "\n")
+    named = [(replica, *item) for replica, batch in enumerate(replica_batches) for item in _named(batch)]
+    arrays: dict[str, Any] = {
+        f"replica_{replica}.{path}".replace("/", "."): _as_array(value) for replica, path, value in named
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    files.write_bytes_atomically(files.join(directory, "batch.npz"), buffer.getvalue(), durable=False)
     return directory
 
 
@@ -153,20 +144,3 @@ def _floating(value: Any) -> np.ndarray | None:
     if value.dtype.is_complex:
         return np.abs(_as_array(value))
     return _as_array(value) if value.dtype.is_floating else None
-
-
-def _describe(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns shape, dtype, how many values are not finite, and the range of those that are, for each tensor."""
-    described: dict[str, dict[str, Any]] = {}
-    for name, value in tensors.items():
-        array = _as_array(value)
-        described[name] = {"shape": list(array.shape), "dtype": str(array.dtype)}
-        if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
-            continue
-        array = array.astype(np.float64)
-        finite = array[np.isfinite(array)]
-        described[name]["not_finite"] = int(array.size - finite.size)
-        if finite.size:
-            described[name] |= {"min": encode(float(finite.min())), "max": encode(float(finite.max()))}
-            described[name]["mean_absolute"] = encode(float(np.abs(finite).mean()))
-    return described

@@ -1,4 +1,4 @@
-"""Recovery from a loss that is not finite: write a report on its batch, go back or give up.
+"""Recovery from a loss that is not finite: write its batch down, go back or give up.
 
 Owns: which losses are good, the policy in `trainer.recovery_…`, and the record of recoveries across restarts. Does not
 own: which step's loss is the first bad one (`train_steps.py`), noticing it (`loop.py`), what is said of its batch
@@ -192,19 +192,14 @@ class Recovery:
             self._trainer.checkpoint_state.scale_learning_rate(record.learning_rate_scale)
 
     def _describe(self, error: NonFiniteError, failed_step: int) -> str:
-        """Writes a report, and returns what is known of the cause, in words."""
+        """Writes down the batch with which it began, and returns what is known of the cause, in words."""
         if isinstance(error, DivergedError):
             return "an action asks to go back"
         bad_step = error.bad_step
-        batch = () if bad_step is None else non_finite.batch_of_step(self._trainer, bad_step)
-        reported_step = failed_step if bad_step is None else bad_step
-        where = ""
-        if self._model_dir:
-            directory = non_finite.write_report(self._model_dir, self._trainer, reported_step, batch)
-            where = f"; {'it and ' if batch else ''}the weights are in {directory}"
-        if batch:
-            lines = non_finite.explain(self._trainer, reported_step, batch)
+        if bad_step is not None and (batch := non_finite.batch_of_step(self._trainer, bad_step)):
+            where = f"; it is in {non_finite.dump(self._model_dir, bad_step, batch)}" if self._model_dir else ""
+            lines = non_finite.explain(self._trainer, bad_step, batch)
             return "\n  ".join([f"the batch of step {bad_step} is the first with such a loss{where}", *lines])
         saved_step = self._store.latest_step()
         since = "the start of this process" if saved_step is None else f"step {saved_step}, which is saved,"
-        return f"it came between {since} and step {failed_step}{where}\n  {non_finite.ADVICE}"
+        return f"it came between {since} and step {failed_step}\n  {non_finite.ADVICE}"

@@ -1,7 +1,5 @@
 """A task whose batches tests choose, for whole runs whose loss is not finite; and what these runs leave behind."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -127,12 +125,6 @@ def assert_batch_is_found(model_dir, strategy):
     assert "BadBatchTask.build_inputs yields them, at tests/support/engine_recovery.py:" in str(caught.value)
     assert caught.value.bad_step == BAD_STEP
     assert committed_steps(model_dir) == (10, 20, 30)
-    report = json.loads((tf.io.gfile.GFile(f"{model_dir}/non_finite/step-{BAD_STEP}/report.json")).read())
-    assert report["step"] == BAD_STEP
-    bad = [name for name, tensor in report["batch"].items() if tensor.get("not_finite")]
-    assert bad == ["replica_0/features"]
-    assert report["batch"]["replica_0/features"]["not_finite"] == 1
-    assert all(tensor["not_finite"] for tensor in report["weights"].values())
     with np.load(f"{model_dir}/non_finite/step-{BAD_STEP}/batch.npz") as batch:
         assert np.isnan(batch["replica_0.features"][3, 2])
     assert ("train", 60) not in {(row["split"], row["step"]) for row in read_rows(f"{model_dir}/metrics.jsonl")}

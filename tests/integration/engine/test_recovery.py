@@ -1,8 +1,8 @@
 """What follows a loss that is not finite, in whole runs: its batch is found, reported, left out or repeated."""
 
-import json
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -24,7 +24,7 @@ def stream(monkeypatch):
 
 
 def test_the_batch_that_fails_is_found_and_written_down(model_dir):
-    """T12, N13, G8: exit code 4; the step, its batch and the weights are in a report, and no bad state is saved."""
+    """T12, N13, G8: exit code 4; the step is named, its batch written, and no bad state is saved."""
     assert_batch_is_found(model_dir, "off")
 
 
@@ -33,8 +33,8 @@ def test_a_batch_that_fails_before_the_first_checkpoint_is_found_too(model_dir):
     said = rf"last good checkpoint is none\nthe batch of step {BAD_STEP} is the first with such a loss"
     with pytest.raises(NonFiniteError, match=said):
         do(model_dir, "trainer.checkpoint_interval=50")
-    report = json.loads((tf.io.gfile.GFile(f"{model_dir}/non_finite/step-{BAD_STEP}/report.json")).read())
-    assert report["batch"]["replica_0/features"]["not_finite"] == 1
+    with np.load(f"{model_dir}/non_finite/step-{BAD_STEP}/batch.npz") as batch:
+        assert np.isnan(batch["replica_0.features"]).sum() == 1
 
 
 def model_that_hides_nan(task):
@@ -50,7 +50,7 @@ def test_weights_that_the_loss_does_not_show_are_seen_at_the_save(model_dir, mon
     monkeypatch.setattr(BadBatchTask, "train_step", toy.ToyTask.train_step)
     message = (
         r"weights are not finite at step 60: dense.*; the last good checkpoint is .*ckpt-30\n"
-        r"it came between step 30, which is saved, and step 60; the weights are in .*step-60\n  either updates are too"
+        r"it came between step 30, which is saved, and step 60\n  either updates are too"
     )
     with pytest.raises(NonFiniteError, match=message):
         do(model_dir, "trainer.checkpoint_interval=30", "trainer.summary_interval=3")

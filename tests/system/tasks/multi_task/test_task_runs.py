@@ -38,13 +38,13 @@ def test_a_batch_that_fails_is_found_reported_and_left_out(tmp_path, monkeypatch
     monkeypatch.setattr(several_tasks.PointsTask, "build_inputs", build)
     with pytest.raises(NonFiniteError, match=r"the batch of step \d+ is the first with such a loss"):
         do(tmp_path / "run", *sets)
-    (report,) = (tmp_path / "run" / "non_finite").glob("*/report.json")
-    step = int(report.parent.name.removeprefix("step-"))
+    (written,) = (tmp_path / "run" / "non_finite").glob("*/batch.npz")
+    step = int(written.parent.name.removeprefix("step-"))
     task = several_tasks.build().task
     assert task._sampler.counts(0, step)[0] == 10
-    said = json.loads(report.read_text())
-    not_finite = [name for name, about in said["batch"].items() if about.get("not_finite")]
-    assert not_finite == ["replica_0/batch['batches']['points'][0]"]
+    with np.load(written) as batch:
+        not_finite = [name for name, value in batch.items() if not np.isfinite(value).all()]
+    assert not_finite == ["replica_0.batch['batches']['points'][0]"]
     do(tmp_path / "run", *sets, "trainer.recovery_max_trials=3", "trainer.recovery_data=skip_batch")
     left_out = values(tmp_path / "run", 40)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
     assert left_out == task._sampler.counts(0, 40 + left_out)[0] // 10 == 2
