@@ -54,7 +54,7 @@ def build_trainer(experiment: str, streams: int, mark: int, trace: int) -> Any:
         task = registry.get_task_cls(config.task)(config.task)
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
         trainer = Trainer(config, task, task.build_model(), optimizer, evaluate=False)
-    context, trace_of = trainer.context, trainer.windows.step.numbers.loss_trace
+    context, trace_of = trainer.context, trainer.windows.measures.numbers.loss_trace
     context.streams.begin_step = _repeated(context.streams.begin_step, streams)
     trace_of.update = _repeated(trace_of.update, trace)
     context.clock.waiting = _nested(context.clock.waiting, mark)

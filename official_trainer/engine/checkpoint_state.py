@@ -20,9 +20,9 @@ from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
 from official_trainer.engine import consistency
+from official_trainer.engine.measures import TrainMeasures
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import TrainData
-from official_trainer.engine.train_steps import TrainStep
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
@@ -54,13 +54,13 @@ class CheckpointState:
     def __init__(
         self,
         context: StepContext,
-        step: TrainStep,
+        measures: TrainMeasures,
         train_iterator: TrainData,
         validation_sets: Sequence[Any],
     ) -> None:
         """Takes the parts of the state, and the validation sets, whose metrics are no part of it."""
         self.process_group = context.process_group
-        self._context, self._step, self._train_iterator = context, step, train_iterator
+        self._context, self._measures, self._train_iterator = context, measures, train_iterator
         self._validation_sets = validation_sets
         self._configured = [
             (value, value.numpy()) for value in kerases.of(context.optimizer).settings(context.optimizer)
@@ -79,16 +79,16 @@ class CheckpointState:
             items["optimizer"] = kerases.of(context.optimizer).trackable_optimizer(context.optimizer, context.model)
         if context.average is not None:
             items |= context.average.items
-        held = [*_values_in(tf.train.Checkpoint(model=model, **items)), *self._kept, *step.variables]
+        held = [*_values_in(tf.train.Checkpoint(model=model, **items)), *self._kept, *measures.variables]
         self._find_attached(held)
         if state := {**self._attached, **self._vocabularies}:
             items["state"] = kerases.tree_of(state)
         training = tf.train.Checkpoint(
-            numbers=step.numbers,
+            numbers=measures.numbers,
             position=train_iterator.position,
-            metrics=[kerases.of(each, *getattr(each, "metrics", ())).trackable(each) for each in step.metrics],
+            metrics=[kerases.of(each, *getattr(each, "metrics", ())).trackable(each) for each in measures.metrics],
         )
-        fixed = [*context.model_variables, *step.fixed_variables, *self._attached_variables]
+        fixed = [*context.model_variables, *measures.fixed_variables, *self._attached_variables]
         beside = [value for value in self._attached.values() if any(value is state for state in self._states)]
         self._of_replicas = replicas.ReplicaValues(fixed, self.process_group.peers, set_by_replicas=beside)
         if self._of_replicas.state is not None:
@@ -98,13 +98,13 @@ class CheckpointState:
         self._saved_numbers = training.numbers_of_replicas  # TensorFlow's own dictionary
         self.checkpoint = tf.train.Checkpoint(global_step=context.global_step, model=model, training=training, **items)
         kept = [*held, *self._attached.values(), context.global_step, *context.streams.states]
-        kept += [step.first_bad_step]
+        kept += [measures.first_bad_step]
         context.changed_state.keep(kept, lambda: _created_since(self.checkpoint))
 
     def _find_attached(self, held: Sequence[Any]) -> None:
         """Finds what is attached to task and model beside `held`, and of it what an evaluation may change."""
         found = self._context.attached
-        for metric in self._step.metrics:  # Model Garden has some that are no metrics of Keras, and hold those
+        for metric in self._measures.metrics:  # Model Garden has some that are no metrics of Keras, and hold those
             found.add(f"metrics/{metric.name}", metric)
         of_evaluations = variables_of([measure for each in self._validation_sets for measure in each.measures])
         unsaved = found.matching(attached.unsaved_state(self._context.task))
@@ -123,12 +123,12 @@ class CheckpointState:
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
         """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
-        numbers = self._step.numbers
+        numbers = self._measures.numbers
         numbers.make(restore.saved_names(prefix, "training/numbers/returned"))
         numbers.reset()  # a checkpoint need not have all names
         for of_replicas in self._values_of_numbers():
             of_replicas.collect()
-        self._step.forget_bad_step()
+        self._measures.forget_bad_step()
         return restore.read_exactly(self._held_by(prefix), prefix, step, allow_mismatch)
 
     def _held_by(self, prefix: str) -> tf.train.Checkpoint:
@@ -212,7 +212,7 @@ class CheckpointState:
     @property
     def _variables(self) -> list[tf.Variable]:
         """The variables whose values may differ by replica, among others."""
-        return [*self._context.model_variables, *self._step.variables, *self._attached_variables]
+        return [*self._context.model_variables, *self._measures.variables, *self._attached_variables]
 
     @property
     def _attached_variables(self) -> list[tf.Variable]:
@@ -220,7 +220,7 @@ class CheckpointState:
 
     def _values_of_numbers(self) -> list[replicas.ReplicaValues]:
         """Returns the replicas' values of what steps have returned so far, which checkpoints hold from here on."""
-        for name, mean in self._step.numbers.returned.items():
+        for name, mean in self._measures.numbers.returned.items():
             if name not in self._numbers_of_replicas:
                 of_replicas = replicas.ReplicaValues(mean.variables, self.process_group.peers)
                 self._numbers_of_replicas[name] = of_replicas
@@ -270,7 +270,7 @@ class CheckpointState:
           only_shared: for an evaluation of the run, only what training and evaluations both change: metrics of the
             model, states of recurrent layers, counters.
         """
-        variables = [*self._step.shared_variables, *self._states] if only_shared else self._variables
+        variables = [*self._measures.shared_variables, *self._states] if only_shared else self._variables
         backup = replicas.ValueBackup(variables)
         try:
             yield

@@ -1,49 +1,37 @@
 """Training steps: from batches to updates, and windows of traced steps.
 
-Owns: the metrics of training, the traced step, and running a window of steps on all processes. Does not own: the order
-of events (`loop.py`), where batches come from (`train_iterator.py`), how steps become a traced loop (`windows.py`).
+Owns: the traced step, and running a window of steps on all processes. Does not own: what a step is recorded in
+(`measures.py`), the order of events (`loop.py`), where batches come from (`train_iterator.py`), how steps become a
+traced loop (`windows.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.distributed.collective import collective
-from official_trainer.distributed.replicas import copies, local_sum
+from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
-from official_trainer.engine.recovery import LossBound
-from official_trainer.engine.step_context import StepContext, check_logs
+from official_trainer.engine.measures import NO_STEP, TrainMeasures, first_of
+from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import TrainData
 from official_trainer.lazy import tf
-from official_trainer.tasks import accumulation, contract, optimization, publish
-from official_trainer.tasks import keras as kerases
+from official_trainer.tasks import accumulation, contract, publish
 from official_trainer.tasks.autograph import convert, do_not_convert, engine_function
-from official_trainer.tasks.contract import metrics_of
-from official_trainer.tasks.metrics import check_names, never_updated, reset, results_of, variables_of
-from official_trainer.tasks.numbers import ROW_FIELDS, LossTrace, Numbers, beside_loss, names_of
 from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image
-from official_trainer.user_code import during, is_defined_by_user
-
-_logger = logging.getLogger(__name__)
-
-_NO_STEP = -1
+from official_trainer.user_code import during
 
 
 class TrainStep:
-    """The training step on one batch: the task's step on every replica, then the counters and averages.
+    """The training step on one batch: the task's step on every replica, then what is counted and averaged.
 
     Attributes:
-      metrics: the task's and the model's.
-      numbers: losses, and what the task's step returns beside its loss.
-      first_bad_step: the first step since the last reset whose loss was not finite, or above
-        `trainer.loss_upper_bound`; on each replica, -1 for none.
       accumulator: runs the task's step over micro-batches; None for one update per batch.
       compiles_windows: whether XLA compiles whole windows of steps.
     """
@@ -51,107 +39,21 @@ class TrainStep:
     def __init__(
         self,
         context: StepContext,
+        measures: TrainMeasures,
         accumulator: accumulation.Accumulator | None,
         *,
-        trains: bool,
         compiles_windows: bool = False,
-        bound: LossBound,
     ) -> None:
-        """Builds what is measured: the loss, and the metrics of the task and the model if it trains.
+        """Takes what a step needs.
 
         Args:
           context: what the parts of a trainer share.
+          measures: what each step is recorded in.
           accumulator: None for one update per batch.
-          trains: whether it has metrics.
           compiles_windows: whether XLA compiles whole windows of steps.
-          bound: above which a loss is as bad as one that is not finite.
-
-        Raises:
-          ValueError: two metrics share a name.
         """
-        self._context, self.accumulator, self.compiles_windows = context, accumulator, compiles_windows
-        kept = context.options.as_fit
-        of_model = kerases.of(context.model).metrics(context.model, compiled=kept)
-        self.metrics: list[Any] = [*metrics_of(context.task, context.model, training=True), *of_model] if trains else []
-        self._kept = of_model if kept else []
-        self._shared = of_model if trains and not self._kept else []
-        self.numbers, self._is_checked = Numbers(), False
-        self._bound = bound
-        self.first_bad_step = tf.Variable(
-            tf.constant(_NO_STEP, tf.int64),
-            trainable=False,
-            name="first_bad_step",
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
-        )
-        with during(method="build_metrics"):
-            check_names(self._measures, "training")
-
-    @property
-    def _measures(self) -> list[Any]:
-        return [*self.metrics, self.numbers.training_loss]
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The variables of all that is measured."""
-        return [*self.fixed_variables, *variables_of(list(self.numbers.returned.values()))]
-
-    @property
-    def fixed_variables(self) -> list[tf.Variable]:
-        """The same without those of what steps return, whose names are known when one is traced."""
-        return [*self.numbers.loss_trace.variables, *variables_of(self._measures)]
-
-    @property
-    def shared_variables(self) -> list[tf.Variable]:
-        """The variables of the model's own metrics, in which evaluations count, too; not of those that go on."""
-        return variables_of(self._shared)
-
-    def results(self) -> dict[str, Any]:
-        """Returns the logs of a summary: metrics, means of what the steps have returned, losses, learning rates."""
-        context = self._context
-        phase = during(lambda: f"summarizing training at step {context.step}", task=context.task)
-        self._warn_of_idle_metrics()
-        with phase, during(method="build_metrics"):
-            logs = {name: value for metric in self._measures for name, value in results_of(metric).items()}
-            logs |= self.numbers.results()
-        rates = optimization.learning_rates(context.optimizer, context.global_step)
-        for name, optimizer in context.other_optimizers.items():
-            rates[f"{name}/learning_rate"] = optimization.learning_rate(optimizer, context.global_step)
-        return {**logs, **self.numbers.loss_trace.results(context.step), **rates}
-
-    def _warn_of_idle_metrics(self) -> None:
-        """Warns once of metrics that a step of the user's own leaves out: they would be shown as 0."""
-        task, is_checked, self._is_checked = self._context.task, self._is_checked, True
-        if is_checked or not is_defined_by_user(task, "train_step"):
-            return
-        if idle := never_updated(self.metrics):
-            _logger.warning(
-                "no step has updated %s: %s.train_step has to call self.process_metrics(metrics, labels, outputs)",
-                " and ".join(idle),
-                type(task).__name__,
-            )
-
-    def reset(self) -> None:
-        """Resets the metrics that do not go on."""
-        for metric in [each for each in self._measures if each not in self._kept]:
-            reset(metric)  # reads, too: TensorFlow's assignments return the new values
-        self.numbers.reset()
-        self.forget_bad_step()
-
-    def forget_bad_step(self) -> None:
-        """Has no step count as the first whose loss was bad."""
-        for of_replica in copies(self.first_bad_step):
-            of_replica.assign(_NO_STEP)
-
-    def _notice(self, loss: tf.Tensor) -> None:
-        """Keeps the number of the first step whose loss is bad; called in replica context, traced.
-
-        Not with workers, whose steps end in any order.
-        """
-        if self._context.workers is None:
-            step, first = self._context.global_step.read_value() + 1, self.first_bad_step.read_value()
-            is_first = (first < 0) & ~self._bound.allows(loss, step)
-            self.first_bad_step.assign(tf.where(is_first, step, first))
+        self._context, self._measures = context, measures
+        self.accumulator, self.compiles_windows = accumulator, compiles_windows
 
     def run(self, inputs: Any) -> None:
         """Trains on a batch of all replicas; called in cross-replica context, traced."""
@@ -205,20 +107,11 @@ class TrainStep:
         def streams(number: tf.Tensor) -> Any:
             return self._context.streams.of_part("train", self._stream_number(), number, accumulator.num_micro_batches)
 
-        return accumulator.over(step, self._recorded, streams)
+        return accumulator.over(step, self._measures.record, streams)
 
     def _measured(self, returned: Any) -> tf.Tensor:
         """Returns the loss, scalar float32, of what `step_of_task` returned, and records the other numbers; traced."""
-        return self._recorded(returned) if self.accumulator is None else returned
-
-    def _recorded(self, logs: Mapping[str, Any]) -> tf.Tensor:
-        """Records the numbers that a step returns beside its loss; returns the loss, scalar float32; traced."""
-        context = self._context
-        check_logs(context.task, "train_step", logs, needed=context.task.loss)
-        names = [*ROW_FIELDS, *LossTrace.NAMES, *optimization.rate_names(context.optimizer)]
-        taken = names_of(self._measures) | dict.fromkeys(names, "what every row of training has")
-        self.numbers.add(context.task, beside_loss(context.task, logs, taken))
-        return _mean(logs[context.task.loss])
+        return self._measures.record(returned) if self.accumulator is None else returned
 
     @do_not_convert
     def run_on_replica(
@@ -240,7 +133,7 @@ class TrainStep:
             with streams, collecting as published, updates.collecting(), context.whole_losses():
                 yield published
 
-        objects = {"model": context.model, "optimizer": context.optimizer, "metrics": self.metrics}
+        objects = {"model": context.model, "optimizer": context.optimizer, "metrics": self._measures.metrics}
         with during(task=context.task, method="train_step", batch=lambda: batch_signature(inputs)):
             if context.enables_xla and not self.compiles_windows:
                 loss, published = self._compiled(step_of_task, of_step, objects)(inputs)
@@ -249,9 +142,7 @@ class TrainStep:
                     loss = self._measured(step_of_task(inputs, **objects))
         contract.check_tensors(context.task, "train_step", ())
         if context.options.measures_loss:
-            self.numbers.training_loss.update_state(loss)
-            self.numbers.loss_trace.update(loss)
-            self._notice(loss)
+            self._measures.take_loss(loss)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             context.global_step.assign_add(1)
         return published if publishes else None  # on a TPU, a replica cannot return a structure without tensors
@@ -278,38 +169,32 @@ class TrainStep:
         return self._context.global_step if self._context.workers is None else self._context.workers.batches
 
 
-def _mean(loss: Any) -> tf.Tensor:
-    loss = tf.cast(loss, tf.float32)
-    return loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
-
-
-def _first_step(steps: Sequence[Any]) -> int:
-    """Returns the first of the steps of replicas; `_NO_STEP` if none has one."""
-    return min((number for step in steps if (number := int(step)) != _NO_STEP), default=_NO_STEP)
-
-
 class WindowRunner:
     """What `Trainer.run_steps` needs for a window of steps, on all processes.
 
     Attributes:
       step: the traced step.
+      measures: what the steps are recorded in.
       published: what was published from inside the last step, by name; None if the window was not to publish.
     """
 
-    def __init__(self, context: StepContext, trainer: Any, step: TrainStep, train_iterator: TrainData) -> None:
+    def __init__(
+        self, context: StepContext, trainer: Any, step: TrainStep, measures: TrainMeasures, train_iterator: TrainData
+    ) -> None:
         """Takes what a window needs.
 
         Args:
           context: what the parts of a trainer share.
           trainer: Model Garden's override points: `train_step` and `create_train_loop_fn`.
           step: the traced step, which the trainer's calls.
+          measures: what the steps are recorded in.
           train_iterator: the batches.
         """
         self.process_group = context.process_group
         self.published: Mapping[str, float | Histogram | Image] | None = None
-        self.step = step
+        self.step, self.measures = step, measures
         self._context, self._trainer, self._train_iterator = context, trainer, train_iterator
-        self._mean_loss, self._first_bad_step = 0.0, _NO_STEP
+        self._mean_loss, self._first_bad_step = 0.0, NO_STEP
         self._has_data_ended = False
 
     @property
@@ -320,24 +205,25 @@ class WindowRunner:
         """
         if not self._context.options.measures_loss:
             return 0.0
-        return float(self.step.numbers.training_loss.result()) if self.process_group.is_alone else self._mean_loss
+        loss = self.measures.numbers.training_loss
+        return float(loss.result()) if self.process_group.is_alone else self._mean_loss
 
     @property
     def first_bad_step(self) -> int | None:
         """The first step since the last `train_loop_end` whose loss was bad, on any replica; None for none."""
-        own = _first_step(copies(self.step.first_bad_step)) if self.process_group.is_alone else self._first_bad_step
-        return None if own == _NO_STEP else own
+        step = self.measures.bad_step_here() if self.process_group.is_alone else self._first_bad_step
+        return None if step == NO_STEP else step
 
     @property
     def loss_trace(self) -> dict[str, float]:
         """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
-        return self.step.numbers.loss_trace.results(self._context.step)
+        return self.measures.numbers.loss_trace.results(self._context.step)
 
     @collective
     def results(self) -> dict[str, Any]:
         """Returns the logs that `train_loop_end` would return, and resets nothing."""
-        with self.process_group.reading(self.step.variables):
-            return self.step.results()
+        with self.process_group.reading(self.measures.variables):
+            return self.measures.results()
 
     def begin(self, position: Sequence[int] | None) -> int:
         """Begins a window at the chief's position in the data, if that is given; returns the current step."""
@@ -383,12 +269,11 @@ class WindowRunner:
     def end(self, first: int) -> int:
         """Ends a window that began at step `first`; returns how many steps ran."""
         if not self.process_group.is_alone:
-            loss = self.step.numbers.training_loss
-            own_loss = float(local_sum(loss.total) / max(local_sum(loss.count), 1.0))
-            bad_step = _first_step(copies(self.step.first_bad_step))
-            losses_and_steps = self.process_group.exchange((own_loss, bad_step))
+            loss = self.measures.numbers.training_loss
+            loss_here = float(local_sum(loss.total) / max(local_sum(loss.count), 1.0))
+            losses_and_steps = self.process_group.exchange((loss_here, self.measures.bad_step_here()))
             self._mean_loss = statistics.fmean(loss for loss, _ in losses_and_steps)
-            self._first_bad_step = _first_step([step for _, step in losses_and_steps])
+            self._first_bad_step = first_of([step for _, step in losses_and_steps])
         self._context.traces.check("train")
         ran = self._context.step - first
         accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)

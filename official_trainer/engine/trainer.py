@@ -22,6 +22,7 @@ from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.first_trace import build_all_layers, build_all_metrics
+from official_trainer.engine.measures import TrainMeasures
 from official_trainer.engine.recovery import LossBound
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
 from official_trainer.engine.train_iterator import Data, DatasetBuilder, GivenData, Stacking, TrainData
@@ -146,19 +147,19 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.optimizer, self.global_step = context.optimizer, context.global_step
         self.process_group = context.process_group
         stacking = _stacking_of(config, context, type(self))
+        self._measures = measures = TrainMeasures(context, trains=train, bound=LossBound.of(config.trainer))
         self._step = TrainStep(
             context,
+            measures,
             accumulator_of(config.trainer, context.optimizer, model),
-            trains=train,
             compiles_windows=stacking is not None and context.enables_xla,
-            bound=LossBound.of(config.trainer),
         )
-        _build_train_metrics(config, context, self._step.metrics, data)
+        _build_train_metrics(config, context, measures.metrics, data)
         orbit.StandardTrainer.__init__(self, None, context.train_options)
         self.train_iterator = _train_data_of(config.trainer, context, builder, data, stacking, self._coordinator)
-        self.windows = WindowRunner(context, self, self._step, self.train_iterator)
+        self.windows = WindowRunner(context, self, self._step, measures, self.train_iterator)
         sets = _validation_sets_of(config, context, validation_dataset, evaluates=evaluate)
-        self.checkpoint_state = CheckpointState(context, self._step, self.train_iterator, sets)
+        self.checkpoint_state = CheckpointState(context, measures, self.train_iterator, sets)
         if self.optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
             self.checkpoint_state.scale_learning_rate(1.0)  # prepares it, before a step is traced
         self.evaluation = Evaluation(
@@ -170,8 +171,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             counts_examples=type(self).eval_step is Trainer.eval_step,
         )
         orbit.StandardEvaluator.__init__(self, None, context.eval_options)
-        self.train_metrics, self.validation_metrics = self._step.metrics, self.evaluation.own_set.metrics
-        self.train_loss, self.validation_loss = self._step.numbers.training_loss, self.evaluation.own_set.loss
+        self.train_metrics, self.validation_metrics = measures.metrics, self.evaluation.own_set.metrics
+        self.train_loss, self.validation_loss = measures.numbers.training_loss, self.evaluation.own_set.loss
         self.checkpoint = self.checkpoint_state.checkpoint
         for part in (self, self.windows, self.evaluation, self.checkpoint_state):
             self.process_group.register(part)
@@ -298,9 +299,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           The task's metrics by name, `training_loss` (mean over the steps), `batch_loss` (of the last step),
           `smoothed_loss` (moving average) and `learning_rate`; scalars.
         """
-        with self.process_group.reading(self._step.variables):
-            logs = self._step.results()
-            self._step.reset()
+        with self.process_group.reading(self._measures.variables):
+            logs = self._measures.results()
+            self._measures.reset()
         return logs
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
