@@ -75,6 +75,7 @@ def create_streams(coordinator: Any, builder: DatasetBuilder, start_step: int, *
       start_step: the first batch, of worker 0; that of worker 1 is the next one.
       repeats: whether data that ends starts again.
     """
+    builder.build(start_step)  # tells what is known of the data
     workers = coordinator._cluster.workers  # there is no public way to one worker
     numbers = [start_step + index for index in range(len(workers))]
 

@@ -6,6 +6,7 @@ not own: how a pipeline orders or reads examples (`inputs/`), the streams of wor
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import copy
 import dataclasses
@@ -46,20 +47,73 @@ class Stacking:
         return dataset if self.num_steps is None else inputs.stack_windows(dataset, self.num_steps)
 
 
-class DatasetBuilder:
+class Data(abc.ABC):
+    """Batches to read, and what is known of them.
+
+    Attributes:
+      source: what builds them, or what the caller calls them, for messages.
+      section: path of the data section in the config, for messages; empty if it is in none.
+      params: the data section; None for data of the caller.
+      context: what the data built last was built for; None before, and for data of the caller.
+      of_pipeline: the dataset built last, of this process alone, as the task returned it; None before.
+      is_stacked: whether the data built last comes in blocks of batches.
+    """
+
+    source: str
+    section = ""
+    params: Any = None
+    context: InputContext | None = None
+    of_pipeline: Any = None
+    is_stacked = False
+
+    @abc.abstractmethod
+    def build(self, start_step: int = 0, stacking: Stacking | None = None) -> Any:
+        """Returns the distributed dataset.
+
+        Args:
+          start_step: number of the first batch.
+          stacking: which data are to come in blocks of batches; None for none.
+        """
+
+    @abc.abstractmethod
+    def element_spec(self) -> Any:
+        """Returns the shapes and dtypes of a replica's batch."""
+
+    @abc.abstractmethod
+    def steps_per_epoch(self, *, count: bool = True) -> float | None:
+        """Returns the steps of a pass over the data built last: infinity if it has no end, None if it is unknown.
+
+        Args:
+          count: whether the examples may be counted to find out.
+        """
+
+    @abc.abstractmethod
+    def errors_explained(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which TensorFlow's errors about the data say where they came from."""
+
+    def separate(self) -> Data:
+        """Returns the same data, to be read without changing the state of the run."""
+        return self
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a tf.data service delivers the batches, in no fixed order."""
+        return False
+
+    @property
+    def started_at_step(self) -> bool:
+        """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
+        return self.context is not None and (self.context.starts_here or bool(self.context.served_by))
+
+
+class DatasetBuilder(Data):
     """Builds a task's dataset for one split under the strategy in scope.
 
     Size: what data is built from, and what is known of the data built last.
 
     Attributes:
       strategy: the strategy in scope at construction.
-      params: the data section to build from, or None.
-      section: its path in the config, for messages; empty if it is in none.
       pipeline: builds the dataset of one pipeline for an `InputContext`; by default `build_inputs` of the task.
-      streams: returns the iterators of all workers from a batch on, by this builder and the batch's number; None where
-        this process reads.
-      context: the context that the data built last was built for.
-      of_pipeline: the dataset built last, of this process alone, as the task returned it; None before.
     """
 
     def __init__(
@@ -83,45 +137,16 @@ class DatasetBuilder:
           service_timeout_seconds: how long a tf.data service may be silent.
         """
         self._task, self._training, self._seed = task, training, seed
+        self.source = f"{type(task).__name__}.build_inputs"
         self.params, self.section = inputs.with_training_flag(params, training), section
         self.strategy = tf.distribute.get_strategy()
         self.pipeline = self._pipeline_of_task
-        self.streams: Callable[[DatasetBuilder, int], Any] | None = None
         self._input_options = _input_options(self.strategy)
         self._service_timeout_seconds = service_timeout_seconds
-        self.context: InputContext | None = None
-        self.of_pipeline: Any = None
-        self._is_separate = self._has_warned = self._is_stacked = False
-
-    @property
-    def source(self) -> str:
-        """The method that builds the data, for messages."""
-        return f"{type(self._task).__name__}.build_inputs"
-
-    @property
-    def started_at_step(self) -> bool:
-        """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
-        return self.context is not None and (self.context.starts_here or bool(self.context.served_by))
-
-    def iterator(self, start_step: int, stacking: Stacking | None) -> Any:
-        """Returns an iterator over training batches from number `start_step` on; in blocks, if asked for and possible.
-
-        What is told of the data is that of the dataset which is built here, also where workers read.
-        """
-        dataset = self.build(start_step, stacking)
-        self._warn_of_small_data()
-        if self.streams is not None:
-            return self.streams(self, start_step)
-        iterator = tf.nest.map_structure(iter, dataset)
-        return windows.Blocks(iterator, stacking.clock) if stacking is not None and self._is_stacked else iterator
+        self._is_separate = self._has_warned = False
 
     def build(self, start_step: int = 0, stacking: Stacking | None = None) -> Any:
-        """Returns the distributed dataset.
-
-        Args:
-          start_step: number of the first batch.
-          stacking: which data are to come in blocks of batches; None for none.
-        """
+        """Returns the distributed dataset; blocks are those that a pipeline offers, or of plain data."""
 
         def build(input_context: tf.distribute.InputContext) -> Any:
             is_served = self.is_served
@@ -160,8 +185,8 @@ class DatasetBuilder:
     def _stacked(self, dataset: Any, context: InputContext, stacking: Stacking | None) -> Any:
         """Returns a dataset in blocks of batches, if it is asked for and possible."""
         offered = None if stacking is None or context.served_by else context.blocks_of(dataset)
-        self._is_stacked = stacking is not None and (offered is not None or stacking.num_steps is not None)
-        if stacking is None or not self._is_stacked:
+        self.is_stacked = stacking is not None and (offered is not None or stacking.num_steps is not None)
+        if stacking is None or not self.is_stacked:
             return dataset
         return stacking.of_plain(dataset).prefetch(2) if offered is None else offered
 
@@ -196,8 +221,8 @@ class DatasetBuilder:
 
         self.pipeline, self.params = repeated, data_service.read_here(self.params)
 
-    def _warn_of_small_data(self) -> None:
-        """Warns, once, of a batch that is larger than the data."""
+    def warn_if_small(self) -> None:
+        """Warns, once, of a batch that is larger than the data built last."""
         examples = None if self.context is None else self.context.examples_counted
         size = getattr(self.params, "global_batch_size", 0)
         if examples is not None and examples < size and not self._has_warned:
@@ -217,20 +242,17 @@ class DatasetBuilder:
         return lambda row: find(position + row)
 
     def element_spec(self) -> Any:
-        """Returns the shapes and dtypes of a replica's batch; the state of this builder does not change."""
         builder = self.separate()
         builder.build()
         return builder.of_pipeline.element_spec
 
     def separate(self) -> DatasetBuilder:
-        """Returns a builder of the same data, for reading it without changing the state of the run."""
         builder = copy.copy(self)
         builder._is_separate, builder.context = True, None
         return builder
 
     @property
     def is_served(self) -> bool:
-        """Whether a tf.data service delivers the batches, in no fixed order."""
         return self._training and not self._is_separate and data_service.is_used(self.params)
 
     def num_pipelines(self) -> int:
@@ -245,13 +267,10 @@ class DatasetBuilder:
         return max(counts, default=1)
 
     def steps_per_epoch(self, *, count: bool = True) -> float | None:
-        """Returns the steps of a pass over the data built last: infinity if it has no end, None if it is unknown.
-
-        Args:
-          count: whether the examples may be counted to find out.
+        """Returns the steps of a pass, see `Data.steps_per_epoch`.
 
         Raises:
-          DataError: they have to be counted, and a tf.data service delivers them, which shows no end.
+          DataError: examples have to be counted, and a tf.data service delivers them, which shows no end.
         """
         if self.context is None:
             return None
@@ -283,48 +302,27 @@ class DatasetBuilder:
                 raise explained from (None if explained.__cause__ else error)
 
 
-class GivenData:
+class GivenData(Data):
     """A dataset that the caller has, in place of what a `DatasetBuilder` builds.
 
     Attributes:
       dataset: of global batches, or distributed.
-      source: what the caller calls it, for messages.
     """
-
-    # What a `DatasetBuilder` tells of a task's data, and is not known of these.
-    section, params, of_pipeline, context = "", None, None, None
-    started_at_step = is_served = False
 
     def __init__(self, dataset: Any, source: str, distribute: Callable[[Any], Any] = lambda dataset: dataset) -> None:
         """Takes the dataset, its name, and what distributes it; by default it is distributed already."""
         self.dataset, self.source, self._distribute = dataset, source, distribute
 
-    def iterator(self, start_step: int, stacking: Stacking | None) -> Any:
-        """Returns an iterator, as `DatasetBuilder.iterator` does; in blocks where those of all data are stacked."""
-        iterator = iter(self.build(start_step, stacking))
-        is_stacked = stacking is not None and stacking.num_steps is not None
-        return windows.Blocks(iterator, stacking.clock) if stacking is not None and is_stacked else iterator
-
     def build(self, start_step: int = 0, stacking: Stacking | None = None) -> Any:
-        """Returns the distributed dataset from batch number `start_step` on."""
         dataset = inputs.skip(self.dataset, start_step)
+        self.is_stacked = stacking is not None and stacking.num_steps is not None
         return self._distribute(dataset if stacking is None else stacking.of_plain(dataset))
 
-    def separate(self) -> GivenData:
-        """Returns this, because to build it changes nothing."""
-        return self
-
     def element_spec(self) -> Any:
-        """Returns the shapes and dtypes of a replica's batch."""
         # There is no public way to ask a distributed dataset for what a replica gets.
         return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], self.dataset.element_spec)
 
-    def example_from(self, position: int) -> Callable[[int], int | None]:
-        """Returns a function that knows no example."""
-        return lambda row: None
-
     def steps_per_epoch(self, *, count: bool = True) -> float | None:
-        """Returns the steps of a pass over the data: infinity if it has no end, None if nothing tells."""
         return length_of(self.dataset)
 
     @contextlib.contextmanager
@@ -336,9 +334,6 @@ class GivenData:
         except tf.errors.OpError as error:
             error.add_note(f"It came from {self.source}, or a step on it.")
             raise
-
-
-Data = DatasetBuilder | GivenData
 
 
 _READ_ERRORS = (
@@ -391,6 +386,12 @@ class DataPosition(tf.Module):
         self.epoch_start_step.assign(global_step + int(self.skipped_steps.numpy()))
 
 
+def opened(data: Data, start_step: int, stacking: Stacking | None = None) -> Any:
+    """Returns an iterator over batches from number `start_step` on; in blocks, if asked for and possible."""
+    iterator = tf.nest.map_structure(iter, data.build(start_step, stacking))
+    return windows.Blocks(iterator, stacking.clock) if stacking is not None and data.is_stacked else iterator
+
+
 class TrainData:
     """The training batches of a run: an iterator from the run's step on, dropped when the run goes elsewhere.
 
@@ -407,7 +408,7 @@ class TrainData:
         global_step: tf.Variable,
         *,
         on_data_end: str,
-        stacking: Stacking | None = None,
+        opens: Callable[[Any, int], Any] = opened,
         data: Data | None = None,
     ) -> None:
         """Takes the task's builder, and what is read.
@@ -416,14 +417,14 @@ class TrainData:
           builder: builds the task's training data.
           global_step: step whose batch comes next.
           on_data_end: `error`, `stop` or `repeat`.
-          stacking: which data are to come in blocks of batches; None for none.
+          opens: builds data, and returns what reads it from the number of a batch on.
           data: what is read; None for what the builder builds.
         """
         self.position = DataPosition()
         self.build_seconds = 0.0
         self.builder = builder
         self.data: Data = builder if data is None else data
-        self._global_step, self._on_data_end, self._stacking = global_step, on_data_end, stacking
+        self._global_step, self._on_data_end, self._opens = global_step, on_data_end, opens
         self._iterator: Any = None
         self._num_skipped = 0
         self._passes_before, self._batches_before = 0, 0  # of other data than that which is read now
@@ -448,7 +449,7 @@ class TrainData:
     def instead(self, data: Data) -> Iterator[None]:
         """Steps in a `with` block take the first batches of `data`; the training data stays where it is."""
         first, before, read = int(self._global_step.numpy()), self._iterator, self.data
-        self._iterator, self.data = data.iterator(0, self._stacking), data
+        self._iterator, self.data = self._opens(data, 0), data
         try:
             yield
         finally:
@@ -468,7 +469,9 @@ class TrainData:
         """Returns the iterator whose next batch is that of the current step."""
         if self._iterator is None:
             began, start = time.monotonic(), self.position.start_step(int(self._global_step.numpy()))
-            self._iterator = self.data.iterator(start, self._stacking)
+            self._iterator = self._opens(self.data, start)
+            if self.data is self.builder:
+                self.builder.warn_if_small()
             if self.data.context is not None:
                 for on_build in self._observers:
                     on_build(self.data.context)

@@ -25,7 +25,7 @@ from official_trainer.engine.first_trace import build_all_layers, build_all_metr
 from official_trainer.engine.measures import TrainMeasures
 from official_trainer.engine.recovery import LossBound
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
-from official_trainer.engine.train_iterator import Data, DatasetBuilder, GivenData, Stacking, TrainData
+from official_trainer.engine.train_iterator import Data, DatasetBuilder, GivenData, Stacking, TrainData, opened
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
@@ -494,17 +494,16 @@ def _train_data_of(
     trainer: Any, context: StepContext, builder: DatasetBuilder, data: Data, stacking: Stacking | None, coordinator: Any
 ) -> TrainData:
     counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop handles the end of the data
-    on_data_end = getattr(trainer, "on_data_end", "error")
+    policy = "stop" if counts_epochs else getattr(trainer, "on_data_end", "error")
+    opens: Callable[[Any, int], Any] = functools.partial(opened, stacking=stacking)
     if coordinator is not None:
         if data is not builder:
             raise CoordinatorError(
                 "train_dataset: a dataset that was built in this process cannot be sent to workers; have the "
                 "task's build_inputs build it, and pass no train_dataset"
             )
-        repeats = counts_epochs or on_data_end == "repeat"
-        builder.streams = functools.partial(create_streams, coordinator, repeats=repeats)
-    policy = "stop" if counts_epochs else on_data_end
-    return TrainData(builder, context.global_step, on_data_end=policy, stacking=stacking, data=data)
+        opens = functools.partial(create_streams, coordinator, repeats=counts_epochs or policy == "repeat")
+    return TrainData(builder, context.global_step, on_data_end=policy, opens=opens, data=data)
 
 
 def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, evaluates: bool) -> list[ValidationSet]:
