@@ -13,15 +13,14 @@ import hashlib
 import logging
 import os
 import re
-import signal
 import socket
-import threading
 import time
 from typing import Any
 
 from official_trainer import inputs
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
+from official_trainer.stopping import SignalPipe
 
 _logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ def serve(
     work_dir: str = "",
     timeout_seconds: float = 60,
 ) -> None:
-    """Runs a dispatcher or a data worker until SIGTERM or SIGINT.
+    """Runs a dispatcher or a data worker until SIGTERM, SIGINT or SIGHUP.
 
     Args:
       role: `dispatcher` or `data_worker`.
@@ -93,18 +92,11 @@ def serve(
         server = service.WorkerServer(config)
     else:
         raise DataServiceUseError(f"role {role!r} is unknown; use one of dispatcher, data_worker")
-    running = threading.Lock()  # an Event can deadlock when its wait is interrupted by the handler that sets it
-    running.acquire()
-
-    def stop(*_: Any) -> None:
-        if running.locked():
-            running.release()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    signals = SignalPipe()
     _logger.info("%s listens at %s", role, getattr(server, "target", f"{host}:{port or 'a free port'}"))
-    while not running.acquire(timeout=1.0):  # another thread may receive the signal, which does not end this wait
+    while not signals.read(None):
         pass
+    signals.close()
     del server
 
 
