@@ -156,18 +156,6 @@ def function_of(factory: Any) -> Any:
     return inspect.unwrap(factory) if hasattr(factory, "__qualname__") else type(factory)
 
 
-def taken(error: BaseException) -> tuple[str, Callable[[], Any]] | None:
-    """Returns the name and its first factory, if `error` is Model Garden's about a name that is registered again."""
-    trace = error.__traceback__
-    while isinstance(error, KeyError) and trace is not None:
-        frame = trace.tb_frame
-        first = _registered().get(frame.f_locals.get("reg_key", ""))
-        if frame.f_globals.get("__name__") == f"{PACKAGE}.core.registry" and first is not None:
-            return frame.f_locals["reg_key"], first
-        trace = trace.tb_next
-    return None
-
-
 def is_experiment(config: Any) -> bool:
     """Whether an object is an experiment of Model Garden."""
     return is_config_class(type(config)) and all(

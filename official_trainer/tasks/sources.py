@@ -211,9 +211,6 @@ def load(module: NamedModule) -> None:
         problem = contract.failure(what, error, module.name, module.named_by)
         if missing:
             problem = dataclasses.replace(problem, near=_near(missing, folders))
-        if (taken := garden_index.taken(error)) is not None:
-            first, second = line_of(taken[1]), problem.origin or module.named_by
-            problem = registered_twice(f"experiment '{taken[0]}'", first, second)
         raise ConfigError([problem]) from error
 
 
