@@ -5,8 +5,8 @@ Does not own: what is saved (`engine/checkpoint_state.py`), at which step (`engi
 exist (`directory.py`); which of them are kept (`retention.py`); reading values, and refusing those of another model
 (`restore.py`).
 
-Values are taken when `save` is called. An asynchronous store copies them into memory that it keeps, and writes them in
-a thread of its own, one save at a time; a save counts, and is reported, only once it is committed.
+Values are taken when `save` is called. An asynchronous store has TensorFlow write them in a thread of its own, one save
+at a time; a save counts, and is reported, only once it is committed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from concurrent import futures
 from typing import Any
 
 from official_trainer import files
-from official_trainer.checkpoints import bundle, garden, manifest
+from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.directory import REPLACEMENT, CheckpointDirectory, finish_replacement
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.checkpoints.restore import read_exactly
@@ -102,7 +102,6 @@ class CheckpointStore(CheckpointDirectory):
         self._options = options or StoreOptions()
         self._retention = Retention(max_to_keep=max_to_keep, keep_every_n_steps=self._options.keep_every_steps)
         self._metadata = dict(metadata or {})
-        self._memory = bundle.Memory() if self._options.is_asynchronous and not files.is_url(self.path) else None
         self._writer = WorkerThread("checkpoint-writer") if self._options.is_asynchronous else None
         if self._writer is not None:
             atexit.register(self._writer.finish)  # a process that ends with an error still finishes its save
@@ -155,7 +154,7 @@ class CheckpointStore(CheckpointDirectory):
                 finish_replacement(self.path)
                 self.retain(newly_saved=(step,))
             return
-        snapshot = Snapshot(self.checkpoint, self._memory)
+        snapshot = Snapshot(self.checkpoint)
         write = functools.partial(self._write, step, snapshot, self._metadata, extra or {})
         if self._writer is None:
             write()
@@ -278,47 +277,27 @@ def _faults_explained(directory: CheckpointDirectory, step: int) -> Iterator[Non
 class Snapshot:
     """What a `tf.train.Checkpoint` holds at one moment, so that it can be written while training goes on.
 
-    Values are read once. With memory that is kept, they are copied there, and no step waits for them. Without, nothing
-    is copied on a CPU: TensorFlow's variables copy on write while an older value is held, so the step that changes a
-    variable makes the copy, in memory that is new each time. Values on other devices are copied to the host.
+    Values are read once. On a CPU nothing is copied then: TensorFlow's variables copy on write while an older value is
+    held, so the step that changes a variable makes the copy. Values on other devices are copied to the host.
 
     The grouping of tensors by object is TensorFlow's own, through the calls that `Checkpoint.write` makes: there is no
     public way to take values and write them later.
     """
 
-    def __init__(self, checkpoint: tf.train.Checkpoint, memory: bundle.Memory | None = None) -> None:
-        """Takes the values.
-
-        Args:
-          checkpoint: whose values they are.
-          memory: holds them until the next snapshot is taken with it; only for local files. Values whose format only
-            TensorFlow knows, such as parts of a variable, are written by it all the same.
-        """
+    def __init__(self, checkpoint: tf.train.Checkpoint) -> None:
+        """Takes the values of `checkpoint`."""
         by_object, _, registered, _ = checkpoint._saver._gather_serialized_tensors()
         with tf.device("CPU:0"):
             host = tf.constant(0).device
         for owner, tensors in by_object.items():
             by_object[owner] = {key: _read_now(value, host) for key, value in tensors.items()}
-        named = {key: value for tensors in by_object.values() for key, value in tensors.items()}
-        self._bundle: bundle.Bundle | None = None
-        if memory is not None and not registered and bundle.is_writable(named):
-            self._bundle = bundle.Bundle(named, memory)
-        else:
-            # `Checkpoint.write` would read the values again; only it and this know slices and registered savers.
-            saving = load("tensorflow.python.checkpoint.functional_saver")
-            self._saver = saving.MultiDeviceSaver(by_object, registered)
-
-    @property
-    def is_bundle(self) -> bool:
-        """Whether the files are written by us (`bundle.py`); else TensorFlow writes them."""
-        return self._bundle is not None
+        # `Checkpoint.write` would read the values again; only it and this know slices and registered savers.
+        saving = load("tensorflow.python.checkpoint.functional_saver")
+        self._saver = saving.MultiDeviceSaver(by_object, registered)
 
     def write(self, prefix: str) -> None:
         """Writes `<prefix>.index` and `<prefix>.data-…`, as `Checkpoint.write` does; any thread may call it."""
         tf.io.gfile.makedirs(prefix.rpartition("/")[0] or ".")
-        if self._bundle is not None:
-            self._bundle.write(prefix)
-            return
         with tf.device("CPU:0"):
             self._saver.save(tf.constant(prefix))
 

@@ -25,7 +25,7 @@ _CHANGES = {
     "__delitem__",
 }
 _NO_PATCH = ("os.environ",)
-_FUNCTIONS = {"os.remove", "tf.io.gfile.remove", "google_crc32c.extend"}  # of modules: they change none
+_FUNCTIONS = {"os.remove", "tf.io.gfile.remove"}  # of modules: they change none
 _FOREIGN = ast.Constant("foreign")
 
 

@@ -188,18 +188,11 @@ ssize_t write(int descriptor, const void *data, size_t size)
     return done;
 }
 
-/* Whole pages stay whole pages, as what goes around the page cache has to; a single one is not divided. */
-static size_t half_of(size_t size)
-{
-    size_t unit = size % 4096 ? 1 : 4096;
-    return size > unit ? size / unit / 2 * unit : size;
-}
-
 #define PWRITE(name, offset_t)                                                                                         \
     ssize_t name(int descriptor, const void *data, size_t size, offset_t offset)                                       \
     {                                                                                                                  \
         CHANGE(finds_descriptor(descriptor, path), "write", TAKES_SPACE, -1)                                           \
-        size_t half = path[0] ? half_of(size) : size;                                                                  \
+        size_t half = path[0] && size > 1 ? size / 2 : size;                                                           \
         ssize_t done = REAL(name, descriptor, data, half, offset);                                                     \
         SECOND_HALF(REAL(name, descriptor, (const char *)data + half, size - half, offset + (offset_t)half))           \
         return done;                                                                                                   \

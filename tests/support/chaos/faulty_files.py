@@ -1,7 +1,7 @@
 """A disk that fails, or a process that dies, at the n-th operation on files.
 
-Stands between the engine and the disk: the calls of `official_trainer.files`, and the writers of checkpoints,
-TensorFlow's and ours, whose files appear one after the other, each of them half-written first.
+Stands between the engine and the disk: the calls of `official_trainer.files`, and TensorFlow's writer of checkpoints,
+whose files appear one after the other, each of them half-written first.
 """
 
 import errno
@@ -122,18 +122,13 @@ class FaultyFiles:
         finally:
             self._is_inside = False
         try:
-            (self._write_bundle if snapshot.is_bundle else self._write_as_tensorflow)(prefix)
+            self._write_as_tensorflow(prefix)
         finally:
             shutil.rmtree(self._scratch)
             self._scratch.mkdir()
 
     def _made(self, prefix):
         return sorted(self._scratch.glob(f"{prefix.name}.*"))  # data, then index
-
-    def _write_bundle(self, prefix):
-        for source in self._made(prefix):
-            with files.open_file(str(prefix.with_name(source.name)), "wb") as file:
-                file.write(source.read_bytes())
 
     def _write_as_tensorflow(self, prefix):
         temporary = prefix.with_name(f"{prefix.name}_temp")
