@@ -21,7 +21,7 @@ from official_trainer.nearest import did_you_mean
 
 _OUTPUT = "Output and help"
 _FLAG = re.compile(r"--?[A-Za-z]")
-_OVERRIDE = re.compile(r"~|[^-/=][^/=]*=")
+_OVERRIDE = re.compile(r"[^-/=][^/=]*=")
 # As in `config.limits`, which cannot be imported here: `doctor` runs where nothing is installed.
 _MOST_FLAGFILES, _MOST_BYTES = 100, 1 << 20
 _SWITCH_VALUES = {

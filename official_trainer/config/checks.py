@@ -38,17 +38,17 @@ def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Proble
             yield Problem(text, place, **cause)
 
 
-def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bool = False) -> Iterator[Problem]:
+def unused(config: Config, trail: Trail, known: list[Problem], *, is_allowed: bool = False) -> Iterator[Problem]:
     """Yields a problem for each branch of a one-of that a file or a flag has set and `type` does not select.
 
-    Skips one-ofs whose `type` could not be read, which is in `known`. With `is_lenient`, only lenient one-ofs are
-    checked, otherwise only the others.
+    Skips one-ofs whose `type` could not be read, which is in `known`. With `is_allowed`, it yields those that are for a
+    warning: of a lenient one-of, and where a later file or flag has chosen another branch; otherwise only the others.
     """
     bad = {problem.path for problem in known}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
     holders = {place for path in touched for place in around(path)}
     for path, section in sections_in_force(config):
-        if not isinstance(section, OneOf) or is_lenient != section.IS_LENIENT:
+        if not isinstance(section, OneOf):
             continue
         type_path = fields.join(path, "type")
         for name in fields.hints(type(section)):
@@ -56,12 +56,13 @@ def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bo
             if name in ("type", section.type) or branch not in holders or type_path in bad:
                 continue
             inside = [place for place in touched if is_inside(place, branch)]
+            is_overruled = all(trail.is_overruled(place, type_path) for place in inside)
+            if is_allowed != (section.IS_LENIENT or is_overruled):
+                continue
             chosen = f"{type_path} is '{section.type}'" if section.type else f"{type_path} is not set"
             more = len(inside) - 1
             also = f", like {more} other field{'s' if more > 1 else ''} of '{name}'" if more else ""
             fix = f"set that to '{name}', or remove {'this' if len(inside) == 1 else 'these'}"
-            if trail.origin(type_path).kind == "flag" and trail.origin(inside[0]).kind == "file":
-                fix += f", or add --set '~{branch}'"
             origin = trail.origin(inside[0])
             yield Problem(f"has no effect{also}: {chosen}", inside[0], fix=fix, **_spot(origin))
 
@@ -90,7 +91,7 @@ def _sizes(value: Any, path: str) -> Iterator[tuple[str, int]]:
 
 def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
     """Yields settings by files and flags that are allowed but have no effect, or not the declared type."""
-    yield from unused(config, trail, [], is_lenient=True)
+    yield from unused(config, trail, [], is_allowed=True)
     first = {place: path for path in reversed(trail.touched()) for place in around(path)}
     for path, section in sections_in_force(config):
         for name, text in section.ignored():

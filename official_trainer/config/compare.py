@@ -21,7 +21,7 @@ from official_trainer.config.declaration import Config, OneOf
 from official_trainer.config.dump import flat, recorded
 from official_trainer.config.errors import Origin
 from official_trainer.config.overrides import format_override
-from official_trainer.config.provenance import Resolved, is_inside
+from official_trainer.config.provenance import Resolved
 from official_trainer.config.text import flow, parts
 
 _MOST_VALUE = 40
@@ -104,11 +104,6 @@ class _Comparison:
         if chosen is not None:
             for old in self.value(before.get(chosen, {}), branches[chosen], fields.join(path, chosen)):
                 yield from old.undo
-        if now.type is not None:
-            branch = fields.join(path, now.type)
-            inside = [place for place in self._trail.touched() if is_inside(place, branch)]
-            if any(self._trail.origin(place).by_user for place in inside):
-                yield f"~{branch}"  # otherwise it is refused because it has no effect
 
 
 def _default(section: Config, key: str) -> Any:

@@ -26,7 +26,6 @@ from official_trainer.shown import counted, shorten
 
 _ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
 """The order in which the members of a union are tried; all other types are 5."""
-_SHOWN_ITEMS = 12
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
 FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 """What decoding returns when it has reported a problem instead."""
@@ -43,7 +42,7 @@ class Decoder:
     """
 
     def __init__(self, root: Config, trail: Trail, problems: list[Problem]) -> None:
-        self._base = self.root = root
+        self.root = root
         self.trail = trail
         self.problems = problems
         self._as_garden = False
@@ -65,14 +64,12 @@ class Decoder:
             what = f"is nested more than {limits.MAX_DEPTH} levels deep"
             return self._fail(node, path, what, fix="write fewer levels")
         node = self._referring(node)
-        if isinstance(current, Reference) and (node.is_part or node.op in ("+=", "-=")):
+        if isinstance(current, Reference) and (node.is_part or node.appends):
             what = f"is {current.shown} of {current.origin.brief}, so that no part of it can be changed"
             return self._fail(node, path, what, fix="set it as a whole")
         self._depth += 1
-        if node.op in ("+=", "-="):
-            result = self._change_items(node, tp, current, path)
-        else:
-            result = self._typed(node, tp, current, path)
+        read = self._append if node.appends else self._typed
+        result = read(node, tp, current, path)
         self._depth -= 1
         if result is not FAILED and not fields.is_section(result):
             first, here = self.trail.last(path), node.origin
@@ -85,7 +82,7 @@ class Decoder:
 
     def _referring(self, node: Node) -> Node:
         """Returns a scalar that refers to other fields as a reference, and another one without its escapes."""
-        if node.kind != "scalar" or "${" not in node.value or not self._base.HAS_REFERENCES:
+        if node.kind != "scalar" or "${" not in node.value or not self.root.HAS_REFERENCES:
             return node
         if reference_text.refers(node.value):
             reference = Reference(node.value, node.origin, node.length)
@@ -187,7 +184,7 @@ class Decoder:
         pairs = enumerate(zip(node.value, types, strict=True))
         now = dict(fields.children(current))
         is_alike = len(now) == len(node.value) and all(item.kind == "mapping" for item in node.value)
-        if not self._as_garden or not is_alike or node.op == ":=":
+        if not self._as_garden or not is_alike:
             self.trail.replace(path)
             now = {i: values.blank(part) for i, part in now.items()}
         kept = [(item, _kept(tp, current, i), now.get(i)) for i, (item, tp) in pairs]
@@ -197,7 +194,7 @@ class Decoder:
     def _mapping(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         if node.kind != "mapping":
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown)
-        is_merged = node.is_part or node.op == "+=" or (self._as_garden and node.op != ":=")
+        is_merged = node.is_part or node.appends or self._as_garden
         old = current if isinstance(current, dict) else {}
         if not is_merged:
             self.trail.replace(path)
@@ -209,15 +206,6 @@ class Decoder:
                 found[key.value] = FAILED
                 continue
             place = fields.join(path, key.value)
-            if item.op == "~":  # puts back the experiment's value; removes an entry that was added
-                value = fields.at(self._base, fields.parse_path(place))
-                if value is not Ellipsis:
-                    self.trail.reset(place, item.origin, value)
-                    return FrozenDict({**old, key.value: value})
-                if key.value not in old:
-                    return self._unknown(old, key.value, item, path)
-                self.trail.replace(place, item.origin)
-                return FrozenDict({name: part for name, part in old.items() if name != key.value})
             item_type = _kept(fields.value_type(tp) if tp is not Any else Any, old, key.value)
             now = old.get(key.value) if is_merged else None
             found[key.value] = self.value(item, item_type, now, place)
@@ -225,38 +213,24 @@ class Decoder:
             return FAILED
         return FrozenDict({**old, **found} if is_merged else found)
 
-    def _change_items(self, node: Node, tp: Any, current: Any, path: str) -> Any:
-        """Appends to a list or a mapping, or removes from a list."""
+    def _append(self, node: Node, tp: Any, current: Any, path: str) -> Any:
+        """Adds items to a list, or entries to a mapping."""
         tp = next((arm for arm in fields.arms(tp) if fields.is_list(arm) or fields.is_mapping(arm)), None)
         if tp is None:
-            verb = "append to" if node.op == "+=" else "remove from"
-            return self._fail(node, path, f"is not a list or a mapping, so there is nothing to {verb}", fix="use '='")
-        if fields.is_mapping(tp) and node.op == "+=":
+            what = "is not a list or a mapping, so there is nothing to append to"
+            return self._fail(node, path, what, fix="use '='")
+        if fields.is_mapping(tp):
             if node.kind != "mapping":
                 return self._fail(node, path, "only a mapping can be added to a mapping", got=node.shown)
             return self._mapping(node, tp, current, path)
         old = current if isinstance(current, tuple) else () if current in (None, "") else (current,)
-        items = node.value if node.kind == "list" else (dataclasses.replace(node, op="="),)
+        items = node.value if node.kind == "list" else (dataclasses.replace(node, appends=False),)
         types = fields.item_types(tp, len(old) + len(items)) or []
         if len(types) != len(old) + len(items):
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=f"{len(old) + len(items)} items")
-        if node.op == "+=":
-            places = [fields.join(path, len(old) + i) for i in range(len(items))]
-            new = [self.value(item, t, None, p) for item, t, p in zip(items, types[len(old) :], places, strict=True)]
-            return FAILED if any(item is FAILED for item in new) else (*old, *new)
-        pairs = zip(items, types, strict=False)
-        gone = [(item, self._typed(self._referring(item), t, None, path)) for item, t in pairs]
-        held, names = set(old), [shorten(str(each)) for each in old[:_SHOWN_ITEMS]]
-        allowed = ", ".join(names) + ", …" * (len(old) > _SHOWN_ITEMS)
-        for item, value in gone:
-            if isinstance(value, Reference):
-                self._fail(item, path, "what is removed cannot refer to another field", fix="write the value")
-            elif value is not FAILED and value not in held:
-                what = f"the list does not contain {fields.show(value)}"
-                self._fail(item, path, what, allowed=allowed, near=best_match(str(value), names))
-        self.trail.replace(path, node.origin)
-        removed = {value for _, value in gone}
-        return tuple(o for o in old if o not in removed)
+        places = [fields.join(path, len(old) + i) for i in range(len(items))]
+        new = [self.value(item, t, None, p) for item, t, p in zip(items, types[len(old) :], places, strict=True)]
+        return FAILED if any(item is FAILED for item in new) else (*old, *new)
 
     # Sections.
 
@@ -269,10 +243,7 @@ class Decoder:
         if node.kind != "mapping":
             return self._not_a_section(node, cls, current, path)
         start = current if isinstance(current, tp) and (node.is_part or not cls.IS_WHOLE) else None
-        if node.op == ":=":
-            start = values.blank(current) if isinstance(current, tp) else None
-            self.trail.replace(path, node.origin)
-        elif start is None:
+        if start is None:
             self.trail.replace(path)
         base = values.class_default(cls) if start is None else start
         changes: dict[str, Any] = {}
@@ -303,13 +274,6 @@ class Decoder:
         if issubclass(cls, OneOf) and name == "type" and tp == (str | None):
             tp = Literal[tuple(fields.choices(cls))] | None
         place = fields.join(path, spelling(name))
-        if node.op == "~":  # puts back the experiment's value, or where it has none the default
-            value = fields.at(self._base, fields.parse_path(place))
-            value = getattr(values.class_default(cls), name, Ellipsis) if value is Ellipsis else value
-            if value is Ellipsis:
-                return self._fail(node, place, "has no value in the experiment and no default", fix="set it")
-            self.trail.reset(place, node.origin, value)
-            return value
         outside, self._as_garden = self._as_garden, cls.READS_AS_GARDEN or name in cls.READ_AS_GARDEN
         result = self.value(node, tp, current, place)
         self._as_garden = outside
@@ -371,12 +335,6 @@ class Decoder:
         index += len(old) if index < 0 else 0
         if not 0 <= index < len(old):
             return self._unknown(old, key, mark, path)
-        if inner.op == "~":
-            if fields.item_types(holder, len(old) - 1) is None:
-                what = f"must be {fields.describe(holder)}, so none of them can be removed"
-                return self._fail(inner, path, what, fix="set the item, or the list as a whole")
-            self.trail.replace(path, inner.origin)
-            return (*old[:index], *old[index + 1 :])
         types = fields.item_types(holder, len(old)) or [Any] * len(old)
         part = self.value(inner, types[index], old[index], fields.join(path, index))
         return FAILED if part is FAILED else (*old[:index], part, *old[index + 1 :])
@@ -403,10 +361,10 @@ class Decoder:
 
 def _expanded(node: Node, cls: type[Config]) -> Node:
     """Returns the mapping that a single word abbreviates, or the node itself if it abbreviates none."""
-    plain = dataclasses.replace(node, quoted=False, op="=")
+    plain = dataclasses.replace(node, quoted=False)
     is_number = node.kind == "scalar" and _NUMBER.fullmatch(node.value) is not None
     if issubclass(cls, Component) or (issubclass(cls, OneOf) and not is_number):
-        pair = dataclasses.replace(plain, value="type"), dataclasses.replace(node, op="=")
+        pair = dataclasses.replace(plain, value="type"), node
     elif node.value in cls.WORDS:
         pair = plain, dataclasses.replace(plain, value="true")
     else:

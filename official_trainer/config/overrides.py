@@ -4,14 +4,13 @@ Owns: this grammar, and writing values in it (`format_override`).
 
     overrides = ws, [ item, { sep, item }, [ sep ] ], ws ;
     sep       = ws, ( "," | ";" | newline ), ws ;
-    item      = path, ws, op, ws, value | "~", path ;
-    op        = "=" | "+=" | ":=" ;
+    item      = path, ws, ( "=" | "+=" ), ws, value ;
     path      = key, { ".", key | "[", [ "-" ], digit, { digit }, "]" } ;
     key       = ( letter | digit | "_" ), { letter | digit | "_" | "-" } | quoted ;
     value     = flow | quoted | bare ;
     flow      = balanced "[…]" or "{…}", followed by sep or end ;
     quoted    = "'", { char - "'" | "''" }, "'" | '"', { char - '"' | "\", char }, '"', followed by sep or end ;
-    bare      = { char } up to the first sep outside brackets that is followed by (path, op), "~" or end ;
+    bare      = { char } up to the first sep outside brackets that is followed by path, ( "=" | "+=" ), or end ;
 
 Does not own: what the values mean (`decode.py`). So `/a/b,/c/d`, `train[:90%]`, `a=b` and `it's` need no quotes.
 """
@@ -31,8 +30,7 @@ from official_trainer.config.reading import Node, Reader, node_at
 from official_trainer.config.text import flow
 from official_trainer.shown import shorten
 
-_HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+=|:=|=)[^\S\n]*")
-_RESET = re.compile(rf"\s*~({fields.PATH})[^\S\n]*(?=$|[,;\n])")
+_HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+?=)[^\S\n]*")
 _SEPARATOR = re.compile(r"\s*+[,;]\s*+|[^\S\n]*+\n\s*+")
 _SPACE = re.compile(r"\s*")
 _YAML_FIELD = re.compile(rf"(?:\s|#[^\n]*\n)*{fields.PATH}\s*:(?:\s|$)")
@@ -55,7 +53,7 @@ def is_yaml(text: str) -> bool:
     """Whether an argument of `--params_override` is YAML rather than a list of items."""
     if text.lstrip().startswith("{"):
         return True
-    return not (_HEAD.match(text) or _RESET.match(text)) and _YAML_FIELD.match(text) is not None
+    return _HEAD.match(text) is None and _YAML_FIELD.match(text) is not None
 
 
 def parse(text: str, flag: str, reader: Reader, *, single: bool = False) -> Iterator[Node]:
@@ -81,18 +79,12 @@ class _Parser:
     def items(self) -> Iterator[Node]:
         at = 0
         while not self._is_space_from(at):
-            reset = _RESET.match(self._text, at)
-            if reset and (not self._single or reset.end() == len(self._text)):
-                mark = self._scalar(*reset.span(1))
-                yield node_at(fields.parse_path(reset[1]), mark, dataclasses.replace(mark, op="~"))
-                at = self._next(reset.end())
-                continue
             head = _HEAD.match(self._text, at)
             if head is None:
                 at = len(self._text) - len(self._text[at:].lstrip())
                 length = len(re.split(r"[,;\n]", self._text[at:], maxsplit=1)[0].rstrip())
                 word = self._scalar(at, at + length or at + 1)
-                shown, fix = shorten(word.value), "write path=value, path+=value, path:=value or ~path"
+                shown, fix = shorten(word.value), "write path=value or path+=value"
                 if fields.is_path(word.value):
                     fix = f"write {shown}=VALUE"
                 self._reader.problems.append(word.problem(f"expected path=value, got '{shown}'", fix=fix))
@@ -100,7 +92,7 @@ class _Parser:
             node, end = self._value(head.end())
             if node is None:
                 return
-            node = node if head[2] == "=" else dataclasses.replace(node, op=head[2])
+            node = dataclasses.replace(node, appends=head[2] == "+=")
             yield node_at(fields.parse_path(head[1]), self._scalar(*head.span(1)), node)
             at = self._next(end)
 
@@ -149,7 +141,7 @@ class _Parser:
                 after = _SEPARATOR.match(self._text, i)
                 assert after is not None
                 rest = after.end()
-                if rest >= len(self._text) or _HEAD.match(self._text, rest) or _RESET.match(self._text, rest):
+                if rest >= len(self._text) or _HEAD.match(self._text, rest):
                     return i
                 i = rest  # from the other separators up to there the answer is the same
             else:

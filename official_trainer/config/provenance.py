@@ -16,7 +16,6 @@ from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.reference_text import Reference
 from official_trainer.config.text import flow
 
-_BASE = Origin("experiment", "the base")
 _DEFAULT = Origin("default")
 
 
@@ -49,19 +48,12 @@ class Trail:
         """Records that `origin` set `path`."""
         self._add(_Event(path, origin, value))
 
-    def replace(self, path: str, origin: Origin = _DEFAULT) -> None:
+    def replace(self, path: str) -> None:
         """Records that the section or list at `path` was replaced.
 
-        Parts below it that are not set later have this `origin`, or without one the defaults of their class.
+        Parts below it that are not set later have the defaults of their class.
         """
-        self._add(_Event(path, origin, is_replacement=True))
-
-    def reset(self, path: str, origin: Origin, value: Any) -> None:
-        """Records that `origin` restored `value`, which the base has at `path`."""
-        for place, part in fields.walk(value, path):
-            if not fields.is_section(part):
-                self.note(place, origin, part)
-        self.replace(path, _BASE)
+        self._add(_Event(path, _DEFAULT, is_replacement=True))
 
     def _add(self, event: _Event) -> None:
         self._at.setdefault(event.path, []).append(len(self._events))
@@ -80,6 +72,14 @@ class Trail:
         numbers = reversed(self._at.get(path, ()))
         return next((self._events[n].origin for n in numbers if not self._events[n].is_replacement), None)
 
+    def is_overruled(self, path: str, by: str) -> bool:
+        """Whether `by` was set after `path`, in another file or flag."""
+        first, last = self._at.get(path), self._at.get(by)
+        if not first or not last or first[-1] > last[-1]:
+            return False
+        one, other = self._events[first[-1]].origin, self._events[last[-1]].origin
+        return (one.name, one.text) != (other.name, other.text)
+
     def touched(self) -> list[str]:
         """Returns every path that a file or a flag has set, in the order in which they were first set."""
         return list(dict.fromkeys(event.path for event in self._events if not event.is_replacement))
@@ -92,7 +92,7 @@ class Trail:
                 if place == path or self._events[number].is_replacement:
                     found = max(found, number)
                     break
-        if found < 0 or self._events[found].origin is _BASE:
+        if found < 0:
             return self._origin_in_base(path)
         return self._events[found].origin
 

@@ -28,7 +28,7 @@ _PLAIN_TAGS = {
     f"{_STANDARD}{name}"
     for name in ["map", "seq", "str", "int", "float", "bool", "null", "merge", "timestamp", "value", "python/tuple"]
 }
-_OPERATIONS = {"!replace": ":=", "!append": "+=", "!remove": "-="}
+_APPEND = "!append"
 _DEPTH = "exceeded maximum nesting depth"
 """What libyaml says, which reads ahead of the place where our limit is reached."""
 _SAID = (
@@ -61,7 +61,7 @@ class Node:
       origin: where it starts.
       length: columns it takes on its first line.
       quoted: whether a scalar was quoted.
-      op: `=` set or merge, `:=` replace, `+=` append, `-=` remove, `~` reset.
+      appends: whether it is added to the list or mapping that is there.
       is_part: whether it is a mapping with one key of a path, for one part of what is there; all else stays as it is.
     """
 
@@ -70,7 +70,7 @@ class Node:
     origin: Origin
     length: int = 1
     quoted: bool = False
-    op: str = "="
+    appends: bool = False
     is_part: bool = False
 
     @property
@@ -296,8 +296,8 @@ class _Reading:
             return known[0]
         self._read[found], before = None, self.size
         self._count(limits.size(found.value), found)
-        if found.tag not in ("", *_OPERATIONS, *_PLAIN_TAGS):
-            fix = "write plain data" if "python" in found.tag else "only !append, !remove and !replace are allowed"
+        if found.tag not in ("", _APPEND, *_PLAIN_TAGS):
+            fix = "write plain data" if "python" in found.tag else "only !append is allowed"
             shown = shorten(found.tag.replace(_STANDARD, "!!"))
             self._problems.append(self._problem(f"the tag {shown} is not allowed in a configuration", found, fix))
         kind: Literal["scalar", "list", "mapping"] = "scalar"
@@ -311,7 +311,7 @@ class _Reading:
             kind, value = "list", tuple(self.node(item, found) for item in found.value)
         else:
             kind, value = "mapping", tuple(self._pairs(found))
-        node = Node(kind, value, self._place(found), length, quoted, _OPERATIONS.get(found.tag, "="))
+        node = Node(kind, value, self._place(found), length, quoted, found.tag == _APPEND)
         self._read[found] = node, self.size - before
         return node
 

@@ -89,16 +89,14 @@ def do(model_dir, *sets, **options):
     return run.run("bad_batch", resolved, mode="train_and_eval", model_dir=str(model_dir), quiet=True, **options)
 
 
-COSINE = (
-    "trainer.optimizer_config.learning_rate:={type: cosine, cosine: {initial_learning_rate: 0.02, decay_steps: 99}}"
-)
+COSINE = "trainer.optimizer_config.learning_rate={type: cosine, cosine: {initial_learning_rate: 0.02, decay_steps: 99}}"
 RATES = {
     "constant": (),
     "schedule": (COSINE,),
     "mirrored": (COSINE, "runtime.distribution_strategy=mirrored"),
-    "warmup": ("trainer.optimizer_config.warmup:={type: linear, linear: {warmup_steps: 50}}",),
+    "warmup": ("trainer.optimizer_config.warmup={type: linear, linear: {warmup_steps: 50}}",),
     "float16": ("runtime.mixed_precision_dtype=float16", "runtime.loss_scale=8"),
-    "experimental": ("trainer.optimizer_config.warmup:={type: linear, linear: {warmup_steps: 50}}",),
+    "experimental": ("trainer.optimizer_config.warmup={type: linear, linear: {warmup_steps: 50}}",),
 }
 HALVED = ("trainer.recovery_max_trials=2", "trainer.recovery_learning_rate_scale=0.5")
 

@@ -207,18 +207,6 @@ def test_a_file_that_model_garden_takes_means_the_same_here(name, texts, warned,
     assert resolved(name, config_files=[str(params)]).config == ours.config
 
 
-def test_what_is_merged_can_be_replaced(tmp_path):
-    """T20: with the tag that replaces sections everywhere."""
-    files = []
-    for number, text in enumerate((HEADS, "task: {model: {cls_heads: !replace [{num_classes: 3}, {num_classes: 4}]}}")):
-        files.append(str(tmp_path / f"{number}.yaml"))
-        Path(files[-1]).write_text(text)
-    heads = resolved("bert/pretraining", config_files=files).config.task.model.cls_heads
-    assert [(head.num_classes, head.name) for head in heads] == [(3, None), (4, None)]
-    boxes = "task={model: {loss: {cls_normalizer: !replace {'all': 0.5}}}}"
-    assert resolved("scaled_yolo", sets=[boxes]).config.task.model.loss.cls_normalizer == {"all": 0.5}
-
-
 def test_a_field_of_ours_is_never_null():
     """T20: what Model Garden's code does not get is as strict as ever."""
     with pytest.raises(ConfigError, match=r"trainer.train_steps: must be an integer"):

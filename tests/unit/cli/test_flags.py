@@ -105,12 +105,10 @@ def test_every_way_to_set_a_value_in_the_order_given():
         "5",
         "-a.g=6",
         "a.h+=[7]",
-        "--a.i:=8",
-        "~a.j",
         "x=9",
     )
     assert arguments.set == [
-        "a.b=1", "a.c=2", "a.d=3", "a.e=4", "a.f=5", "a.g=6", "a.h+=[7]", "a.i:=8", "~a.j", "x=9",
+        "a.b=1", "a.c=2", "a.d=3", "a.e=4", "a.f=5", "a.g=6", "a.h+=[7]", "x=9",
     ]  # fmt: skip
 
 

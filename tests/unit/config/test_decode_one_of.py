@@ -41,12 +41,12 @@ def test_null_is_for_the_type_not_for_the_section():
 
 
 def test_a_setting_without_effect_is_refused(write):
-    """N7: values of a branch that `type` does not select are an error, whoever comes first."""
-    file = write("trainer:\n  optimizer_config:\n    optimizer:\n      adam: {beta_1: 0.5, beta_2: 0.6}\n")
-    (said,) = problems(f"{OPTIMIZER}=sgd", config_files=[file])
+    """N7: values of a branch that `type` does not select are an error."""
+    text = "trainer:\n  optimizer_config:\n    optimizer:\n      adam: {beta_1: 0.5, beta_2: 0.6}\n      type: sgd\n"
+    (said,) = problems(config_files=[write(text)])
     assert said == (
         f"a.yaml:4: {OPTIMIZER}.adam.beta_1: has no effect, like 1 other field of 'adam': "
-        f"{OPTIMIZER}.type is 'sgd'; set that to 'adam', or remove these, or add --set '~{OPTIMIZER}.adam'"
+        f"{OPTIMIZER}.type is 'sgd'; set that to 'adam', or remove these"
     )
     (said,) = problems(f"{OPTIMIZER}.sgd.momentum=0.5")
     assert said == (
@@ -57,11 +57,20 @@ def test_a_setting_without_effect_is_refused(write):
     assert "did you mean 'sgd'?" in said, "nothing more is said where the type itself is wrong"
 
 
-def test_taking_the_setting_back_is_enough(write):
-    file = write("trainer: {optimizer_config: {optimizer: {type: adam, adam: {beta_1: 0.5}}}}\n")
-    result = resolved(f"{OPTIMIZER}=sgd", f"~{OPTIMIZER}.adam", config_files=[file])
-    assert result.config.trainer.optimizer_config.optimizer.type == "sgd"
-    assert result.config.trainer.optimizer_config.optimizer.adam == AdamConfig()
+def test_a_later_choice_is_a_warning(write):
+    """N7, N23: another branch than that of a base file, or of an earlier flag, may be chosen; not in one text."""
+    write("trainer: {optimizer_config: {optimizer: {type: adam, adam: {beta_1: 0.5}}}}\n", "base.yaml")
+    file = write("base: base.yaml\ntrainer: {optimizer_config: {optimizer: sgd}}\n")
+    for layers in ({"config_files": [file]}, {"sets": [f"{OPTIMIZER}.adam.beta_1=0.5", f"{OPTIMIZER}=sgd"]}):
+        result = resolve(base(), **layers)
+        assert result.config.trainer.optimizer_config.optimizer.type == "sgd"
+        (warning,) = result.warnings
+        assert f"{OPTIMIZER}.adam.beta_1: has no effect: {OPTIMIZER}.type is 'sgd'" in str(warning)
+    for sets in (
+        [f"{OPTIMIZER}=sgd", f"{OPTIMIZER}.adam.beta_1=0.5"],
+        [f"{OPTIMIZER}={{adam: {{beta_1: 1}}, type: sgd}}"],
+    ):
+        assert "beta_1: has no effect" in problems(*sets)[0]
 
 
 def test_what_the_factory_put_into_other_branches_stays_silently():

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from official_trainer.config import (
     Config,
-    DataConfig,
     ExperimentConfig,
     FrozenDict,
     TaskConfig,
@@ -155,15 +154,6 @@ def test_lists_of_mixed_items():
     config = resolved("task.model.anything=[{a: 1}, 2, [{b: 3}], {}]").config
     assert "    anything:\n      - a: 1\n      - 2\n      - [{b: 3}]\n      - {}\n" in dump(config)
     assert resolved(params_overrides=[dump(config)]).config == config
-
-
-def test_a_file_that_replaces_everything_keeps_the_class_of_the_task(write):
-    """N23: with the defaults of that class; so what a run writes of it can be read back."""
-    result = resolved(config_files=[write("!replace\ntrainer: {train_steps: 5}\n")])
-    assert type(result.config.task) is type(base().task)
-    assert result.config.task.train_data.global_batch_size == DataConfig().global_batch_size
-    assert result.config.trainer.train_steps == 5
-    assert resolve(base(), config_files=[write(dump(result), "params.yaml")]).config == result.config
 
 
 def test_subclasses_in_lists_survive():

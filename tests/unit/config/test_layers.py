@@ -147,8 +147,8 @@ def test_anchors_merge_keys_and_dotted_names(write):
     assert (config.task.model.blocks, config.task.model.filters) == ((Block(x=9),), (1, 2))
 
 
-def test_append_remove_and_replace_in_a_file(write):
-    """N23: lists grow and shrink, sections start anew."""
+def test_append_in_a_file(write):
+    """N23: lists and mappings grow."""
     file = write(
         """
         task:
@@ -156,17 +156,13 @@ def test_append_remove_and_replace_in_a_file(write):
             filters: !append [128, 256]
             weights: !append {b: 2}
             named: !append {left: {x: 5}}
-            either: !remove [a]
-          train_data: !replace {cache: true}
         """
     )
-    start = Model(weights={"a": 1.0}, either=("a", "b", "c"), named={"left": WideBlock(width=9), "right": Block(x=2)})
+    start = Model(weights={"a": 1.0}, named={"left": WideBlock(width=9), "right": Block(x=2)})
     config = resolved(model=start, config_files=[file]).config
     assert config.task.model.filters == (32, 64, 128, 256)
     assert config.task.model.weights == {"a": 1.0, "b": 2.0}
     assert config.task.model.named == {"left": WideBlock(x=5, width=9), "right": Block(x=2)}
-    assert config.task.model.either == ("b", "c")
-    assert (config.task.train_data.cache, config.task.train_data.global_batch_size) == (True, 32)
 
 
 # Sections keep their class.

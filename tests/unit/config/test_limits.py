@@ -218,22 +218,6 @@ def test_what_is_just_allowed(tmp_path, monkeypatch, name):
     assert bounded(lambda: _said({"config_files": HEAVY[name]()})) == ""
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kept", [True, False])
-def test_long_lists_to_remove(tmp_path, monkeypatch, kept):
-    """N34: each item is looked up, not searched."""
-    monkeypatch.chdir(tmp_path)
-    items = [", ".join(f"{letter}{n}" for n in range(24_000)) for letter in ("a", "b" if kept else "a")]
-    _files(
-        *(
-            f"{head}task: {{model: {{either: {op} [{names}]}}}}"
-            for head, op, names in (("base: 1.yaml\n", "!remove", items[1]), ("", "", items[0]))
-        )
-    )
-    found = bounded(_said, {"config_files": ["0.yaml"]})
-    assert found == "" or "the list does not contain 'b0'; allowed: a0, a1, " in found
-
-
 VALUES = {
     "trainer.train_steps=1"
     + "0" * 30: "trainer.train_steps: must be an integer between -9223372036854775808 and 9223372036",

@@ -120,46 +120,6 @@ def test_append():
     assert str(result.origin("task.model.filters[0]")) == "class default"
 
 
-def test_replace_starts_from_the_class():
-    """N8: fields that `:=` does not name belong to it all the same."""
-    result = resolved("task.train_data:={seed: 4}")
-    assert (result.config.task.train_data.seed, result.config.task.train_data.global_batch_size) == (4, 32)
-    assert result.origin("task.train_data.global_batch_size").kind == "flag"
-    assert model("task.model.weights:={a: 1}", model=Model(weights={"b": 2.0})).weights == {"a": 1.0}
-
-
-def test_reset_puts_back_what_the_experiment_says(write):
-    """N23: `~path` undoes files and flags, and takes items out."""
-    file = write(
-        "trainer: {train_steps: 5}\ntask: {model: {filters: [1, 2, 3], weights: {a: 1, b: 2}, shape: round}}\n"
-    )
-    result = resolved(
-        "~trainer.train_steps",
-        "~task.model.filters[1]",
-        "~task.model.weights.b",
-        "~task.model.shape",
-        "~task.model.text",
-        config_files=[file],
-    )
-    assert result.config.trainer.train_steps == 100
-    assert result.config.task.model.filters == (1, 3)
-    assert result.config.task.model.weights == {"a": 1.0}
-    assert result.config.task.model.shape.type is None
-    assert str(result.origin("trainer.train_steps")) == "experiment sample"
-    assert [text for _, text in result.history("trainer.train_steps")] == ["0", "100", "5", "100", "100"]
-    assert str(result.origin("task.model.shape.type")) == "class default"
-    assert resolved("task.model.maybe_section={x: 2}", "~task.model.maybe_section").config == resolved().config
-    unset = "~trainer.optimizer_config.ema.start_step"
-    config = resolved("trainer.optimizer_config.ema.start_step=4", unset).config
-    assert config.trainer.optimizer_config.ema.start_step == 0
-
-
-def test_reset_of_a_whole_section_and_of_the_last_item():
-    result = resolved("task.train_data.seed=4", "~task.train_data", "~task.model.filters[-1]")
-    assert result.config.task.train_data.seed is None
-    assert result.config.task.model.filters == (32,)
-
-
 # What is refused.
 
 
@@ -168,11 +128,10 @@ def test_reset_of_a_whole_section_and_of_the_last_item():
     [
         ("foo", "--set: expected path=value, got 'foo'; write foo=VALUE"),
         ("", "--set: expected path=value, got nothing"),
-        ("a b=1", "--set: expected path=value, got 'a b=1'; write path=value, path+=value, path:=value or ~path"),
+        ("a b=1", "--set: expected path=value, got 'a b=1'; write path=value or path+=value"),
         ("~a, b=1", "expected path=value, got '~a'"),
         ("trainer.train_step=1", "trainer.train_step: unknown field of TrainerConfig; did you mean 'train_steps'?"),
         ("trainr.train_steps=1", "--set: trainr: unknown field; did you mean 'trainer'?"),
-        ("~trainer.train_step", "trainer.train_step: unknown field of TrainerConfig; did you mean 'train_steps'?"),
         ("num_gpus=1", "num_gpus: unknown field; num_gpus exists at runtime.num_gpus"),
         ("task.model.filters[5]=1", "task.model.filters[5]: there is no such item; allowed: 0 to 1"),
         ("task.model.nested[0]=[1]", "there is no such item; allowed: none, the list is empty"),
@@ -257,18 +216,6 @@ def _equal(found, value):
     if isinstance(value, float) and math.isnan(value):
         return isinstance(found, float) and math.isnan(found)
     return type(found) is type(value) and found == value
-
-
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        (["~task.model.window[0]"], "window: must be a list of 2 items (an integer, a number), so none of them can be"),
-        (["task.model.weights.total=1", "~task.model.weights.totl"], "totl: unknown field; did you mean 'total'?"),
-        (["task.model.strict={size: 3}", "~task.model.strict.size"], "size: has no value in the experiment and no def"),
-    ],
-)
-def test_what_cannot_be_reset(items, message):
-    assert message in problems(*items)[0]
 
 
 def test_a_path_chooses_the_type_of_an_action():

@@ -213,10 +213,6 @@ def test_too_many():
             "set it as a whole",
         ),
         (
-            ["{task: {model: {filters: !remove ['${task.model.integer}']}}}"],
-            "--params_override: task.model.filters: what is removed cannot refer to another field; write the value",
-        ),
-        (
             ["task.model.filters=[${task.model.integer}]"],
             "--set: cannot be read as YAML: did not find expected ',' or ']'; "
             "inside brackets, write a reference in quotes",
@@ -225,8 +221,7 @@ def test_too_many():
 )
 def test_messages(overrides, said):
     """N30, N7: place, what is wrong, the nearest field, the fix."""
-    as_yaml = overrides[0].startswith("{")
-    assert problems(params_overrides=overrides)[0] == said if as_yaml else problems(*overrides)[0] == said
+    assert problems(*overrides)[0] == said
 
 
 def test_a_mistake_is_reported_once(write):
