@@ -104,7 +104,7 @@ class Loop:
         self.state = LoopState(step=trainer.context.step)
         self._run: Run | None = None
         self._hooks: list[Action] = []
-        self._read: tuple[int, Mapping[str, float]] = -1, {}
+        self._metrics_at: tuple[int, Mapping[str, float]] = -1, {}  # the step that they were read after, and they
         self._extra: Mapping[str, Any] = {}  # of the actions, in memory
 
     # Hooks.
@@ -143,9 +143,10 @@ class Loop:
         self._add(_EndHook(self, name, priority, fn))
 
     def _add(self, hook: Action) -> None:
-        # One name for a start, a step and an end is usual, and the states of actions go by their names.
-        names, candidates = {other.name for other in self._actions}, (f"{hook.name}-{i}" for i in itertools.count(2))
+        # Hooks at the start, at steps and at the end often have one name; states are saved by the name of an action.
+        names = {action.name for action in self._actions}
         if hook.name in names:
+            candidates = (f"{hook.name}-{number}" for number in itertools.count(2))
             hook.name = next(name for name in candidates if name not in names)
         self._hooks.append(hook)
 
@@ -166,7 +167,7 @@ class Loop:
           ActionError: a hook failed.
           NonFiniteError: the loss is not finite.
         """
-        return self._call(dataset, _Steps(self, lambda start: start + steps)) if steps > 0 else {}
+        return self._call(dataset, _StepsOfCall(self, lambda start: start + steps)) if steps > 0 else {}
 
     def run_epochs(self, dataset: Any, epochs: int) -> dict[str, float]:
         """Trains until the data has ended so many times more; a pass that is under way counts as the first.
@@ -178,7 +179,7 @@ class Loop:
         Raises:
           DataError: the data has no end.
         """
-        return self._call(dataset, _Epochs(self, epochs)) if epochs > 0 else {}
+        return self._call(dataset, _EpochsOfCall(self, epochs)) if epochs > 0 else {}
 
     def run_to_global_step(self, dataset: Any, step: int) -> dict[str, float]:
         """Trains until `step`, if the loop is not there yet: of all calls the one for programs that are started again.
@@ -187,7 +188,7 @@ class Loop:
           dataset: as for `run_steps`.
           step: the global step of the last update.
         """
-        return self._call(dataset, _Steps(self, lambda start: step))
+        return self._call(dataset, _StepsOfCall(self, lambda start: step))
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -195,13 +196,13 @@ class Loop:
         run, step = self._run, self.trainer.context.step
         if run is not None and run.summary_step == step:
             return run.train_logs
-        if self._read[0] != step:
-            self._read = step, flatten(self.trainer.windows.results())
-        return self._read[1]
+        if self._metrics_at[0] != step:
+            self._metrics_at = step, flatten(self.trainer.windows.results())
+        return self._metrics_at[1]
 
     # How a call runs.
 
-    def _call(self, dataset: Any, due: _Steps) -> dict[str, float]:
+    def _call(self, dataset: Any, due: _StepsOfCall) -> dict[str, float]:
         trainer = self.trainer
         if dataset is not self.dataset:  # the first call in a run directory continues where its checkpoint was
             if self.model_dir and self._run is not None:
@@ -227,7 +228,8 @@ class Loop:
     def check_length(self) -> None:
         """Refuses hooks that depend on the end of a call over data of unknown length."""
         triggers = [hook.when for hook in self._hooks if isinstance(hook, _StepHook)]
-        if any(isinstance(part, NTimes) for when in triggers for part in (when, *getattr(when, "parts", ()))):
+        triggers += [trigger for when in triggers for trigger in getattr(when, "triggers", ())]  # of a combination
+        if any(isinstance(trigger, NTimes) for trigger in triggers):
             raise LoopError(
                 "n_times_during_loop needs the number of batches, which is unknown; give "
                 "dataset.apply(tf.data.experimental.assert_cardinality(…)), or, for the data of the task, set "
@@ -243,7 +245,7 @@ class Loop:
     def _actions(self) -> list[Action]:
         return [_Following(self), *self._hooks]
 
-    def _train(self, due: _Steps) -> dict[str, float]:
+    def _train(self, due: _StepsOfCall) -> dict[str, float]:
         trainer = self.trainer
         if not self.model_dir:
             of_task = getattr(trainer.task, "build_actions", lambda trainer: ())(trainer)  # Model Garden's have none
@@ -337,7 +339,7 @@ class _EndHook(_Hook):
 # The last step of a call.
 
 
-class _Steps(DueSteps):
+class _StepsOfCall(DueSteps):
     """The last step of a call by its first; all else is due as the config says."""
 
     def __init__(self, loop: Loop, end: Callable[[int], int]) -> None:
@@ -352,19 +354,22 @@ class _Steps(DueSteps):
         return self._end(step)
 
 
-class _Epochs(_Steps):
+class _EpochsOfCall(_StepsOfCall):
     """The last step of a call over passes from where it begins."""
 
     def __init__(self, loop: Loop, epochs: int) -> None:
         super().__init__(loop, lambda start: start)
-        self._loop, self._epochs, self._goal, self._start = loop, epochs, 0, 0
+        self._loop, self._epochs = loop, epochs
+        self._last_epoch = 0  # after which the call ends, counted over all calls
+        self._start = 0
 
     @property
     def counts_epochs(self) -> bool:
         return True
 
     def planned_end(self, step: int, iterator: Any) -> int | None:
-        self._start, self._goal = step, int(iterator.position.epoch.numpy()) + self._epochs
+        self._start = step
+        self._last_epoch = int(iterator.position.epoch.numpy()) + self._epochs
         length = iterator.steps_per_epoch()
         if length is None:
             self._loop.check_length()
@@ -373,8 +378,8 @@ class _Epochs(_Steps):
 
     def end_after(self, epochs_done: int, step: int, epoch_steps: int) -> int:
         if step == self._start:  # the data had ended with the last step of the call before
-            self._goal += 1
-        return step + (self._goal - epochs_done) * epoch_steps
+            self._last_epoch += 1
+        return step + (self._last_epoch - epochs_done) * epoch_steps
 
 
 # When a hook is due.

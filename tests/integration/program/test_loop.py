@@ -17,6 +17,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.program import Loop, LoopError, every_n_steps, exponential, n_times_during_loop, periodic
 from official_trainer.stopping import PreemptedError
+from official_trainer.triggers import AnyOf, AtEnd, NTimes
 from tests.support.cases import cases
 from tests.support.toy import (
     FEATURES,
@@ -116,6 +117,10 @@ def test_n_times_need_data_that_says_its_length():
         LoopError, match=r"^n_times_during_loop needs the number of batches, which is unknown; give dat"
     ):
         loop.run_epochs(unknown, 1)
+    combined = loop_of()
+    combined.on_step("times", 0, steps_in([]), when=AnyOf((NTimes(2, of_process=True), AtEnd())))
+    with pytest.raises(LoopError, match=r"^n_times_during_loop needs the number of batches"):
+        combined.run_epochs(unknown, 1)
     for _ in range(2):
         loop.run_epochs(unknown.apply(tf.data.experimental.assert_cardinality(4)), 1)
     assert seen == [2, 4, 6, 8]
