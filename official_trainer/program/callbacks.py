@@ -8,6 +8,7 @@ Callbacks that do not look at batches cost nothing between epochs: a window ends
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from official_trainer.actions.action import Action, Run, Stop
 from official_trainer.lazy import keras
 from official_trainer.program import keras_fit
 from official_trainer.program.checkpoint import ProgramCheckpoint
-from official_trainer.program.data import ArgumentError, Source, check_kerases
+from official_trainer.program.data import ArgumentError, Batches, check_kerases
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
 from official_trainer.triggers import AnyOf, Every, EverySeconds
 from official_trainer.user_code import during
@@ -37,23 +38,25 @@ class CallbacksAction(Action):
 
     name = "keras_callbacks"
 
-    def __init__(self, callbacks: Any, epochs: Epochs, data: Source) -> None:
+    def __init__(self, callbacks: Any, epochs: Epochs, data: Batches) -> None:
         """Takes a `keras.callbacks.CallbackList` with its model, the epochs of the call, and the data of training."""
-        self._callbacks, self._epochs, self._model, self._data = callbacks, epochs, callbacks.model, data
+        self._callbacks, self._epochs, self._data = callbacks, epochs, data
+        self._model = callbacks.model
         self._fit = keras_fit.of(self._model)
         self._every = min(self._fit.steps_between_calls(self._model), epochs.steps)
-        looking = [each for each in callbacks.callbacks if self._fit.looks_at_batches(each, training=True)]
+        looks_at_batches = functools.partial(self._fit.looks_at_batches, training=True)
+        for_batches = list(filter(looks_at_batches, callbacks.callbacks))
         # A progress bar needs some batches, not each.
         bar_class = self._fit.MODULE.callbacks.ProgbarLogger
-        self._sees_batches = any(not isinstance(each, bar_class) for each in looking)
+        self._sees_batches = any(not isinstance(callback, bar_class) for callback in for_batches)
         self._kept = _CallbackState(callbacks)
         self._restored: Mapping[str, Any] = {}  # the state from the last checkpoint; empty for a run that begins
-        self._checkpoints = [each for each in callbacks.callbacks if isinstance(each, ProgramCheckpoint)]
+        self._checkpoints = [callback for callback in callbacks.callbacks if isinstance(callback, ProgramCheckpoint)]
         # Keras runs one more batch where `stop_training` is set before it.
         is_watched = lambda: self._sees_batches or bool(self._model.stop_training)  # noqa: E731
         self.when = InEpochs(epochs=epochs, every=self._every, is_watched=is_watched)
-        others = [Every(each.every_steps) for each in self._checkpoints if each.every_steps is not None]
-        bar = [EverySeconds(_BAR_SECONDS)] if looking and not self._sees_batches else []
+        others = [Every(callback.every_steps) for callback in self._checkpoints if callback.every_steps is not None]
+        bar = [EverySeconds(_BAR_SECONDS)] if for_batches and not self._sees_batches else []
         if bar or others:
             self.when = AnyOf((self.when, *bar, *others))
         self._epoch, self._is_open = epochs.first, False  # the epoch that runs, or ran last; whether it has not ended
@@ -72,18 +75,21 @@ class CallbacksAction(Action):
         Raises:
           ArgumentError: two have the same names, and each would delete the other's checkpoints.
         """
-        for number, each in enumerate(self._checkpoints):
-            if each.place in [other.place for other in self._checkpoints[:number]]:
-                raise ArgumentError(f"ProgramCheckpoint: two have filepath={each.filepath!r}; give one of them another")
-        for each in self._checkpoints:
-            each.watch(trainer, self._epochs)
+        paths = set()
+        for checkpoint in self._checkpoints:
+            if checkpoint.directory_and_names in paths:
+                what = f"two have filepath={checkpoint.filepath!r}; give one of them another"
+                raise ArgumentError(f"ProgramCheckpoint: {what}")
+            paths.add(checkpoint.directory_and_names)
+        for checkpoint in self._checkpoints:
+            checkpoint.watch(trainer, self._epochs)
         model, epochs = self._model, self._epochs
         self._data.rewind()
         model.stop_training = False
         self._fit.reset_count(model, training=True)  # callbacks look at it
         with during("calling on_train_begin of the callbacks", task=self):
             self._callbacks.on_train_begin()
-        self._first_step = epochs.step_of(*self._fit.first_place(model, epochs.steps, epochs.first))
+        self._first_step = epochs.step_of(*self._fit.first_epoch_and_batch(model, epochs.steps, epochs.first))
         return self._first_step
 
     def on_start(self, run: Run) -> Stop | None:
@@ -91,7 +97,7 @@ class CallbacksAction(Action):
         self._kept.begin(restored)
         self._last_ended = restored.get("ended")
         data_ended = run.step > 0 and restored.get("data_ended") == run.step
-        last = self._epochs.place(run.step - 1)[0]
+        last = self._epochs.epoch_and_batch(run.step - 1)[0]
         ends = bool(restored) and self._epochs.ends_at(run.step)
         if (data_ended or ends) and self._last_ended != last:
             self._is_ending = True  # its evaluation has not run yet
@@ -104,7 +110,7 @@ class CallbacksAction(Action):
         if run.step == self._first_step and not self._restored:
             return None  # of a backup of Keras's, whose callbacks were called for this step before
         self._follow_rollback(run.step)
-        _, batch = self._epochs.place(run.step - 1)
+        _, batch = self._epochs.epoch_and_batch(run.step - 1)
         ends = self._epochs.ends_at(run.step)
         is_called = ends or (batch + 1) % self._every == 0
         logs = (
@@ -116,8 +122,8 @@ class CallbacksAction(Action):
             self._callbacks.on_train_batch_end(self._fit.last_batch(self._model, batch), logs)
         elif not (ends or self._sees_batches):
             self._callbacks.on_train_batch_end(batch, logs)
-        for each in self._checkpoints:
-            each.on_step(run.step, logs)
+        for checkpoint in self._checkpoints:
+            checkpoint.on_step(run.step, logs)
         stop = self._stop()
         self._is_ending = stop is not None or ends
         if ends and stop is None and self._data.ends_before_validation:
@@ -130,8 +136,8 @@ class CallbacksAction(Action):
         return stop  # the epoch ends after its summary
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
-        found = run.trainer.task.reported(logs, training=False)
-        return self._end_epoch(run, {f"val_{name}": value for name, value in found.items()})
+        reported = run.trainer.task.reported(logs, training=False)
+        return self._end_epoch(run, {f"val_{name}": value for name, value in reported.items()})
 
     def on_end(self, run: Run, failure: BaseException | None) -> None:
         if failure is not None:
@@ -140,15 +146,15 @@ class CallbacksAction(Action):
             self._end_epoch(run, {})
         if self._data_ended is not None:
             epochs = self._epochs
-            is_known = epochs.steps != UNKNOWN_STEPS
-            if is_known or epochs.end - epochs.first > 1:  # else a single epoch of all the data was meant
+            has_length = epochs.steps != UNKNOWN_STEPS
+            if has_length or epochs.end - epochs.first > 1:  # else a single epoch of all the data was meant
                 _logger.warning(
                     "the input ran out of data at step %d%s, in epoch %d of %d, and training ends; give %s",
                     run.step,
-                    f" of {epochs.end_step}" if is_known else "",
+                    f" of {epochs.end_step}" if has_length else "",
                     self._epoch + 1,
                     epochs.end,
-                    "steps_per_epoch * epochs batches, or repeat() the dataset" if is_known else "steps_per_epoch",
+                    "steps_per_epoch * epochs batches, or repeat() the dataset" if has_length else "steps_per_epoch",
                 )
         if isinstance(optimizer := self._model.optimizer, self._fit.MODULE.optimizers.Optimizer):
             optimizer.finalize_variable_values(self._model.trainable_variables)  # its own averages, if it has any
@@ -176,7 +182,7 @@ class CallbacksAction(Action):
 
     def _begin(self, step: int) -> None:
         """Begins, or continues, the epoch of the next step."""
-        epoch, batch = self._epochs.place(step)
+        epoch, batch = self._epochs.epoch_and_batch(step)
         if batch == 0:
             self._model.reset_metrics()
         self._begin_epoch(epoch)
@@ -190,7 +196,7 @@ class CallbacksAction(Action):
     def _begin_batch(self, step: int) -> None:
         """Begins the batch of the next step."""
         if self._sees_batches:
-            self._callbacks.on_train_batch_begin(self._epochs.place(step)[1])
+            self._callbacks.on_train_batch_begin(self._epochs.epoch_and_batch(step)[1])
 
     def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> Stop | None:
         """Ends the epoch and begins the next; returns the end of training if a callback has set it."""
@@ -219,7 +225,7 @@ class CallbacksAction(Action):
         """After a rollback, removes the epochs that run again from the history; callbacks keep what they counted."""
         if not self._is_rolled_back:
             return
-        self._is_rolled_back, epoch = False, self._epochs.place(step - 1)[0]
+        self._is_rolled_back, epoch = False, self._epochs.epoch_and_batch(step - 1)[0]
         self._last_ended = self._kept.truncate_history(epoch, self._epochs)
         if epoch != self._epoch:
             self._begin_epoch(epoch)
@@ -259,7 +265,7 @@ class _CallbackState:
     def truncate_history(self, epoch: int, epochs: Epochs) -> int | None:
         """Removes an epoch and all after it from the history; returns the last that remains, None for none."""
         history = self._history
-        history.epoch = [each for each in history.epoch if each < epoch]
+        history.epoch = [ended for ended in history.epoch if ended < epoch]
         validated = sum(map(epochs.is_validated, history.epoch))
         for name, values in history.history.items():
             del values[validated if name.startswith("val_") else len(history.epoch) :]
@@ -269,8 +275,8 @@ class _CallbackState:
 def _plain(callback: Any) -> dict[str, Any]:
     """Returns the attributes of a callback that are numbers or words, as JSON takes them."""
     kinds = (bool, int, float, str, type(None))
-    found = {name: _of_json(value) for name, value in vars(callback).items()}
-    return {name: value for name, value in found.items() if isinstance(value, kinds)}
+    values = {name: _of_json(value) for name, value in vars(callback).items()}
+    return {name: value for name, value in values.items() if isinstance(value, kinds)}
 
 
 def _of_json(value: Any) -> Any:

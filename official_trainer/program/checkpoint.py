@@ -86,7 +86,7 @@ class ProgramCheckpoint(_Callback):
 
     Attributes:
       every_steps: steps from one checkpoint to the next; None for one after each epoch.
-      place: the directory, and the template of names there; no other callback may have both.
+      directory_and_names: the directory, and the template of names there; no other callback may have both.
 
     Example:
       >>> import numpy as np
@@ -151,7 +151,7 @@ class ProgramCheckpoint(_Callback):
         )
         if problem := next(self._problems(initial_value_threshold), None):
             raise ArgumentError(f"ProgramCheckpoint: {problem}")
-        self.place, self._template = _parse(self.filepath)
+        self.directory_and_names, self._template = _parse(self.filepath)
         self.every_steps = None if save_freq == "epoch" else int(save_freq)
         self._fit: tuple[Any, Epochs] | None = None  # trainer and epochs of the call of fit that runs
         self._checkpoints: NamedCheckpoints | None = None
@@ -178,8 +178,10 @@ class ProgramCheckpoint(_Callback):
     @property
     def kept(self) -> tuple[str, ...]:
         """The folders of the checkpoints that are there, best or newest first; none before training."""
-        found = self._checkpoints
-        return () if found is None else tuple(found.folder(each.name) for each in found.kept)
+        checkpoints = self._checkpoints
+        return (
+            () if checkpoints is None else tuple(checkpoints.folder(checkpoint.name) for checkpoint in checkpoints.kept)
+        )
 
     # A call of fit.
 
@@ -190,22 +192,23 @@ class ProgramCheckpoint(_Callback):
           ArgumentError: the template or `monitor` names a number that is not in the logs of callbacks.
           MetricDirectionError: `mode` is `auto`, and it is unknown which values are better.
         """
-        known = _numbers(trainer.task.current(training=True))
+        logged = _numbers(trainer.task.current(training=True))
         if self.every_steps is None and epochs.validated:
-            known += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.task.current(training=False))]
+            logged += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.task.current(training=False))]
         # The results of a model's own train_step are unknown before its first step.
-        is_certain = not keras_fit.has_own(trainer.model, "train_step")
+        is_certain = not keras_fit.overrides(trainer.model, "train_step")
         for name in self._needed:
-            if name not in known and (is_certain or name.startswith(_OF_VALIDATION)):
+            if name not in logged and (is_certain or name.startswith(_OF_VALIDATION)):
                 counters = ", ".join(f"{{{counter}}}" for counter in COUNTERS)
                 where = "monitor" if name == self.monitor else f"{{{name}}} in {self.filepath!r}"
                 when = "after an epoch" if self.every_steps is None else "after a step, where there is no validation"
                 raise ArgumentError(
-                    f"ProgramCheckpoint: {where}: there is no {name!r} {when}; there are {', '.join(known)}"
+                    f"ProgramCheckpoint: {where}: there is no {name!r} {when}; there are {', '.join(logged)}"
                     f"{'' if name == self.monitor else f', and {counters}'}"
                 )
         policy = dataclasses.replace(self._policy, direction=self._direction(trainer) if self.monitor else "max")
-        self._checkpoints = NamedCheckpoints(self.place[0], policy, owner=self.place[1])
+        directory, names = self.directory_and_names
+        self._checkpoints = NamedCheckpoints(directory, policy, owner=names)
         self._fit = trainer, epochs
 
     @property
@@ -242,25 +245,26 @@ class ProgramCheckpoint(_Callback):
     def _offer(self, logs: Mapping[str, Any]) -> None:
         """Saves the current state, if the policy keeps it."""
         assert self._fit is not None and self._checkpoints is not None
-        (trainer, epochs), checkpoints = self._fit, self._checkpoints
+        trainer, epochs = self._fit
+        checkpoints = self._checkpoints
         step = int(trainer.global_step.numpy())
-        epoch, batch = epochs.place(step - 1)
+        epoch, batch = epochs.epoch_and_batch(step - 1)
         values = {name: float(logs[name]) for name in _numbers(logs)}
         if not epochs.is_validated(epoch) and any(name.startswith(_OF_VALIDATION) for name in self._needed):
             return  # epochs without a validation have no such numbers
         for name in self._needed:
             required_value(values, name)
         new = checkpoints.candidate(self._template.format(step, (epoch + 1, batch + 1), values), step, values)
-        is_taken = checkpoints.policy.takes(new, checkpoints.kept)
+        is_kept = checkpoints.policy.takes(new, checkpoints.kept)
         if self.verbose:
             what = f"{self.monitor} is {new.value:.5f}, " if new.value is not None else ""
-            done = f"saving to {checkpoints.folder(new.name)}" if is_taken else "not saved: not among those to keep"
+            done = f"saving to {checkpoints.folder(new.name)}" if is_kept else "not saved: not among those to keep"
             print(f"\nEpoch {epoch + 1}, step {step}: {what}{done}")
-        if is_taken:
-            parts = _parts(trainer.model, trainer.optimizer)
+        if is_kept:
+            items = _items(trainer.model, trainer.optimizer)
             if self.save_weights_only:
-                parts = {"model": _without_optimizer(trainer.model)}
-            checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, **parts), values)
+                items = {"model": _without_optimizer(trainer.model)}
+            checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, **items), values)
 
 
 def _numbers(logs: Mapping[str, Any]) -> list[str]:
@@ -305,10 +309,10 @@ def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
         restore.read_items(others or find(path), items, allow_extra=["optimizer/*", "keras_api/*"])
 
 
-def _parts(model: Any, optimizer: Any) -> dict[str, Any]:
+def _items(model: Any, optimizer: Any) -> dict[str, Any]:
     """Returns what a checkpoint holds of a model and its optimizer."""
-    kind = kerases.of(model)
-    return {"model": vocabularies.in_checkpoint(model), "optimizer": kind.trackable_optimizer(optimizer, model)}
+    trackable_optimizer = kerases.of(model).trackable_optimizer(optimizer, model)
+    return {"model": vocabularies.in_checkpoint(model), "optimizer": trackable_optimizer}
 
 
 def _without_optimizer(model: keras.Model) -> Any:
@@ -316,9 +320,9 @@ def _without_optimizer(model: keras.Model) -> Any:
     if kerases.is_3(model):
         return vocabularies.in_checkpoint(model)  # holds none
     others = tf.train.Checkpoint()
-    for name, part in tf.train.TrackableView.children(vocabularies.in_checkpoint(model)).items():
+    for name, child in tf.train.TrackableView.children(vocabularies.in_checkpoint(model)).items():
         if name != "optimizer":
-            setattr(others, name, part)
+            setattr(others, name, child)
     return others
 
 
@@ -351,10 +355,10 @@ def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:
     if not is_averaged and not any(key.startswith("optimizer/") for key in keys):
         raise CheckpointError(f"{prefix} contains no optimizer: only variables were saved; use load_weights()")
     kerases.of(model).build_slots(model.optimizer, model.trainable_variables)
-    step, parts = tf.Variable(0, dtype=tf.int64), _parts(model, model.optimizer)
+    step, items = tf.Variable(0, dtype=tf.int64), _items(model, model.optimizer)
     if is_averaged:
-        parts["optimizer"] = tf.train.Checkpoint(ema_base_optimizer=parts["optimizer"])
-    restore.read_items(prefix, {"global_step": step, **parts})
+        items["optimizer"] = tf.train.Checkpoint(ema_base_optimizer=items["optimizer"])
+    restore.read_items(prefix, {"global_step": step, **items})
     return int(step.numpy())
 
 
@@ -384,11 +388,11 @@ def find(filepath: str | os.PathLike[str]) -> str:
     directory, _, name = path.removesuffix(".index").rpartition("/")
     number = name.removeprefix("ckpt-")
     if name.startswith("ckpt-") and number.isdecimal() and not files.is_dir(path):
-        found = CheckpointDirectory(directory or ".")
-        found.manifest(int(number))  # raises if there is no such checkpoint
-        if damage := manifest.damage(found.path, int(number)):
+        checkpoints = CheckpointDirectory(directory or ".")
+        checkpoints.manifest(int(number))  # raises if there is no such checkpoint
+        if damage := manifest.damage(checkpoints.path, int(number)):
             raise CheckpointError(f"{path} is damaged: {damage}")
-        return found.prefix(int(number))
+        return checkpoints.prefix(int(number))
     for step in reversed(manifest.committed_steps(path)):
         if manifest.damage(path, step) is None:
             return manifest.prefix(path, step)

@@ -28,7 +28,7 @@ from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program import keras_fit
 from official_trainer.program.callbacks import CallbacksAction
-from official_trainer.program.data import ArgumentError, CallData, Source, unpacked
+from official_trainer.program.data import ArgumentError, Batches, CallData, unpacked
 from official_trainer.program.epochs import Epochs
 from official_trainer.program.running import run_in_directory, run_in_memory
 from official_trainer.program.settings import Settings
@@ -61,7 +61,7 @@ class _EpochSteps(DueSteps):
 class PredictionData:
     """The batches of one call of `predict`, which a `DatasetBuilder` takes as it takes a task's."""
 
-    def __init__(self, data: Source, steps: int | None) -> None:
+    def __init__(self, data: Batches, steps: int | None) -> None:
         """Takes the data of the call, and its number of batches; None for all."""
         self._data, self._steps = data, steps
 
@@ -84,7 +84,7 @@ class Prediction:
         self._inference = Inference(self, model, seed=seed, use_tf_function=self.is_traced)
         self._dtypes: Any = None  # NumPy's, in the structure that the model returns
 
-    def run(self, data: Source, steps: int | None, callbacks: Any) -> Any:
+    def run(self, data: Batches, steps: int | None, callbacks: Any) -> Any:
         """Returns the outputs for each example: arrays `[examples, …]` in the structure that the model returns.
 
         One batch at a time is on the device; its outputs are on the host before the next batch is read.
@@ -192,14 +192,14 @@ class CompiledModel:
 
     def _infer(self, batch: Any) -> Any:
         """Returns the model's outputs for a batch; traced."""
-        if keras_fit.has_own(self.model, "predict_step"):
+        if keras_fit.overrides(self.model, "predict_step"):
             return self.model.predict_step(batch)
         return self.model(unpacked(batch)[0], training=False)
 
-    def _build_trainer(self, data: Source) -> ProgramTrainer:
+    def _build_trainer(self, data: Batches) -> ProgramTrainer:
         """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
         model, spec, step = self.model, data.element_spec, self._task.validation_step
-        evaluates = self._data[False] is not None or not keras_fit.has_own(model, "train_step")
+        evaluates = self._data.validation is not None or not keras_fit.overrides(model, "train_step")
         if not evaluates:  # it may be impossible, without a loss or without `call`
             step = lambda batch, model: (self._infer if model.run_eagerly else convert(model.train_step))(batch)  # noqa: E731
         try:
@@ -207,7 +207,7 @@ class CompiledModel:
                 self._fit.build(model, spec)
                 if not model.run_eagerly:
                     _create_variables(step, model, spec)
-                elif evaluates or keras_fit.has_own(model, "call"):  # it may look at values, and cannot be traced
+                elif evaluates or keras_fit.overrides(model, "call"):  # it may look at values, and cannot be traced
                     for batch in data.first_batch():
                         tf.distribute.get_strategy().run(step, args=(batch, model))
         except (AttributeError, TypeError, ValueError) as error:
@@ -228,7 +228,7 @@ class CompiledModel:
         """Whether the trainer is for the last `compile`."""
         return self._trained is self._fit.compiled(self.model)
 
-    def _prepare_trainer(self, data: Source) -> ProgramTrainer:
+    def _prepare_trainer(self, data: Batches) -> ProgramTrainer:
         """Returns the trainer, which reads the data of this call; the first call after `compile` builds it."""
         if self._trainer is None or not self._is_current:
             self._trained = self._fit.compiled(self.model)
@@ -256,7 +256,7 @@ class CompiledModel:
             self._calling.release()
 
     def fit(
-        self, data: Source, validation: Source | None, epochs: Epochs, callbacks: Any, validation_steps: int | None
+        self, data: Batches, validation: Batches | None, epochs: Epochs, callbacks: Any, validation_steps: int | None
     ) -> None:
         """Runs the loop over the epochs of a call; with a run directory, over those that remain.
 
@@ -275,7 +275,7 @@ class CompiledModel:
                     f"trainer.best_checkpoint_eval_metric={metric!r}: there is no evaluation with this metric; give "
                     "fit(validation_data=…)"
                 )
-            self._data.update({True: data, False: validation})
+            self._data.training, self._data.validation = data, validation
             trainer = self._prepare_trainer(data)
             if not settings.model_dir:  # else the checkpoint has the step
                 epochs = dataclasses.replace(epochs, first_step=int(trainer.global_step.numpy()))
@@ -292,7 +292,7 @@ class CompiledModel:
 
     def _run(self, trainer: ProgramTrainer, epochs: Epochs, action: CallbacksAction) -> None:
         config, settings = trainer.config, self.settings
-        mode = "train" if self._data[False] is None else "train_and_eval"
+        mode = "train" if self._data.validation is None else "train_and_eval"
         due = _EpochSteps(config.trainer, TRAINING_MODES[mode], epochs, action)
         if not settings.model_dir:
             trainer.train_iterator.begin_next_epoch()
@@ -313,10 +313,10 @@ class CompiledModel:
         with trainer.evaluation.keeping_best(best_checkpoint(job)):
             run_in_directory(job)
 
-    def train_batch(self, batch: Source, *, reset_metrics: bool) -> dict[str, Any]:
-        """Runs one step on the only batch of a source; returns the metrics after it."""
+    def train_batch(self, batch: Batches, *, reset_metrics: bool) -> dict[str, Any]:
+        """Runs one step on the only batch of some data; returns the metrics after it."""
         with self._in_call():
-            self._data[True] = batch
+            self._data.training = batch
             trainer = self._prepare_trainer(batch)
             trainer.train_iterator.begin_next_epoch()
             if reset_metrics:
@@ -326,18 +326,18 @@ class CompiledModel:
             return trainer.task.current(training=True)
 
     def evaluate(
-        self, data: Source, steps: int | None, callbacks: Any = None, *, reset_metrics: bool = True
+        self, data: Batches, steps: int | None, callbacks: Any = None, *, reset_metrics: bool = True
     ) -> dict[str, Any]:
-        """Evaluates a source, or `steps` batches of it; returns the metrics after it."""
+        """Evaluates data, or `steps` batches of them; returns the metrics after it."""
         with self._in_call():
-            self._data[False] = data
+            self._data.validation = data
             trainer = self._prepare_trainer(data)
             with trainer.in_call(callbacks, validation=data, adds_up=not reset_metrics):
                 trainer.evaluate(steps or data.batches_per_epoch or -1)
             return trainer.task.current(training=False)
 
-    def predict(self, data: Source, steps: int | None, callbacks: Any) -> Any:
-        """Returns the outputs for a source, or `steps` batches of it; see `Prediction.run`."""
+    def predict(self, data: Batches, steps: int | None, callbacks: Any) -> Any:
+        """Returns the outputs for data, or `steps` batches of them; see `Prediction.run`."""
         with report.noted(), self.scope():
             if self._prediction is None or self._prediction.is_traced is self.model.run_eagerly:
                 self._prediction = Prediction(self.model, self._infer, seed=self.settings.base.runtime.seed)

@@ -1,6 +1,6 @@
 """Data as `fit` and `evaluate` take it: arrays in memory, `tf.data`, generators, `keras.utils.Sequence`.
 
-Owns: `Source`, batches `(x, y, sample_weight)` of any of these from any batch on, how many make an epoch, when
+Owns: `Batches`, batches `(x, y, sample_weight)` of any of these from any batch on, how many make an epoch, when
 hooks of data are called, and the errors about arguments that do not fit together. Does not own: rows (`rows.py`), what
 a step does with a batch (`trainer.py`).
 
@@ -10,6 +10,7 @@ epoch exactly as if it had never stopped.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import threading
@@ -57,11 +58,11 @@ def check_kerases(model: Any, **arguments: Any) -> None:
             raise ArgumentError(f"{name}: {what}")
 
 
-def check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:
+def check_names(argument_name: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:
     """Refuses a dict with other names, or a list of another length.
 
     Args:
-      place: the argument's name.
+      argument_name: for messages.
       argument: its value.
       names: those allowed.
       which: whose names they are.
@@ -71,14 +72,14 @@ def check_names(place: str, argument: Any, names: Sequence[str], *, which: str =
     """
     if isinstance(argument, list | tuple) and len(argument) != len(names):
         raise ArgumentError(
-            f"{place} needs one entry for each of the {len(names)} {which} ({', '.join(names)}), None for no value; it "
-            f"has {len(argument)}"
+            f"{argument_name} needs one entry for each of the {len(names)} {which} ({', '.join(names)}), None for no "
+            f"value; it has {len(argument)}"
         )
     for name in argument if isinstance(argument, Mapping) else ():
         if name not in names:
             near = nearest(str(name), names)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ArgumentError(f"{place}[{name!r}]: the {which} are {', '.join(names)}{hint}")
+            raise ArgumentError(f"{argument_name}[{name!r}]: the {which} are {', '.join(names)}{hint}")
 
 
 def names_of_outputs(model: Any) -> Sequence[str] | None:
@@ -105,14 +106,14 @@ def counts(**arguments: Any) -> Sequence[Any]:
     """
     for name, value in arguments.items():
         least = 0 if name in ("epochs", "initial_epoch") else 1
-        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if value is not None and not (is_whole and value >= least):
+        is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if value is not None and not (is_integer and value >= least):
             raise ArgumentError(f"{name}={value!r}; allowed: whole numbers from {least} on")
     return [None if value is None else int(value) for value in arguments.values()]
 
 
-class Source:
-    """Batches of repeated passes over data; each `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
+class Batches:
+    """The batches of a call, of repeated passes over data; each `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
 
     Attributes:
       batches_per_epoch: batches of an epoch; None for data without an end, or of unknown length.
@@ -135,7 +136,7 @@ class Source:
           weighted: whether the parts of a batch have weights; see `divided`.
         """
         context = InputContext.adopt(input_context)
-        batches = self.batches(context.start_here()) if params.is_training else self.one_pass()
+        batches = self.from_batch(context.start_here()) if params.is_training else self.one_pass()
         return divided(self._weigh(batches), context.elements_per_step, weighted=weighted)
 
     @property
@@ -153,12 +154,13 @@ class Source:
         Raises:
           ArgumentError: it is no dict of numbers by numbers.
         """
-        if not (isinstance(class_weight, Mapping) and all(isinstance(each, _NUMBER) for each in class_weight)):
+        if not (isinstance(class_weight, Mapping) and all(isinstance(number, _NUMBER) for number in class_weight)):
             raise ArgumentError(
                 f"class_weight={class_weight!r}; allowed: a dict of weights by the numbers of classes, such as "
                 "{0: 1.0, 1: 5.0}; a class that is not in it has the weight 1"
             )
-        numbers, weights = [int(number) for number in class_weight], [float(each) for each in class_weight.values()]
+        numbers = [int(number) for number in class_weight]
+        weights = [float(weight) for weight in class_weight.values()]
         values = tf.lookup.KeyValueTensorInitializer(numbers, weights, tf.int64, tf.float32)
         self._class_weights = tf.lookup.StaticHashTable(values, 1.0)
 
@@ -178,7 +180,7 @@ class Source:
 
         return batches.map(do_not_convert(weighted))  # AutoGraph would hide what it refuses
 
-    def batches(self, first: int) -> tf.data.Dataset:
+    def from_batch(self, first: int) -> tf.data.Dataset:
         """Returns all batches from number `first` on, counted over epochs."""
         raise NotImplementedError
 
@@ -217,7 +219,7 @@ class Source:
         """
         self.batches_per_epoch = steps
 
-    def split(self, fraction: float, batch_size: int | None, steps: int | None) -> tuple[Source, Source]:
+    def split(self, fraction: float, batch_size: int | None, steps: int | None) -> tuple[Batches, Batches]:
         """Returns the first rows, and the last `fraction` of the rows in batches of `batch_size`, or so many `steps`.
 
         Raises:
@@ -226,7 +228,7 @@ class Source:
         raise ArgumentError(f"validation_split={fraction} is for arrays; give validation_data for other data")
 
 
-class Arrays(Source):
+class Arrays(Batches):
     """Arrays in memory."""
 
     def __init__(
@@ -238,7 +240,7 @@ class Arrays(Source):
           data: `(x, y, sample_weight)` in nested structures of arrays, each with a row for each example.
           batch_size: None for what makes `steps` batches of them; without steps too, 32.
           steps: batches of an epoch.
-          shuffle: as for `source_of`.
+          shuffle: as for `batches_of`.
           seed: of the order.
 
         Raises:
@@ -273,7 +275,7 @@ class Arrays(Source):
         if steps > self._num_batches:
             self._num_passes, self.is_endless = epochs, False
 
-    def batches(self, first: int) -> tf.data.Dataset:
+    def from_batch(self, first: int) -> tf.data.Dataset:
         first_epoch, first_batch = divmod(first, self._num_batches)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
@@ -304,7 +306,7 @@ class Arrays(Source):
         blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(do_not_convert(block))
         return blocks if steps == 1 else blocks.rebatch(size)
 
-    def split(self, fraction: float, batch_size: int | None, steps: int | None) -> tuple[Source, Source]:
+    def split(self, fraction: float, batch_size: int | None, steps: int | None) -> tuple[Batches, Batches]:
         at = int(self.num_examples * (1.0 - fraction))
         if not 0 < at < self.num_examples:
             raise ArgumentError(
@@ -323,8 +325,8 @@ def read_length(dataset: tf.data.Dataset) -> int:
     return int(dataset.reduce(tf.constant(0, tf.int64), lambda total, *batch: total + 1))
 
 
-class Batches(Source):
-    """A dataset of batches."""
+class DatasetBatches(Batches):
+    """The batches of a `tf.data.Dataset`."""
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self._dataset = dataset
@@ -340,16 +342,17 @@ class Batches(Source):
         self.is_endless = steps == self.batches_per_epoch
         super().cut(steps, epochs)
 
-    def batches(self, first: int) -> tf.data.Dataset:
+    def from_batch(self, first: int) -> tf.data.Dataset:
         return skip(self._dataset.repeat() if self.is_endless else self._dataset, first)
 
     def one_pass(self) -> tf.data.Dataset:
         return self._dataset
 
 
-class Items(Source):
+class Items(Batches):
     """A `Sequence` of tf_keras, or a `PyDataset` of Keras 3, which may have no end.
 
+    Size: beside the methods that all batches have, those that call the hooks of a sequence once, in their order.
     Its hooks are called when Keras calls them, or earlier where batches are read ahead: always before the batches that
     Keras reads after them. Training that goes on in another process calls all again that were called before.
     """
@@ -391,7 +394,7 @@ class Items(Source):
         self.is_endless = self._count is None or steps <= self._count
         super().cut(steps, epochs)
 
-    def batches(self, first: int) -> tf.data.Dataset:
+    def from_batch(self, first: int) -> tf.data.Dataset:
         first_epoch, first_item = divmod(first, self.batches_per_epoch or 1)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
@@ -417,8 +420,8 @@ class Items(Source):
             return range(self._count or 0)
         seed = epoch_seed(self._seed, "items", tf.constant(number, tf.int64))
         items = tf.range(self._count, dtype=tf.int64)
-        found: list[int] = tf.random.experimental.stateless_shuffle(items, tf.stack([seed, 0])).numpy().tolist()
-        return found
+        order: list[int] = tf.random.experimental.stateless_shuffle(items, tf.stack([seed, 0])).numpy().tolist()
+        return order
 
     def one_pass(self) -> tf.data.Dataset:
         numbers = itertools.count if self._count is None else functools.partial(range, self._count)
@@ -431,7 +434,7 @@ class Items(Source):
         return tf.data.Dataset.from_generator(items, args=args, output_signature=self._signature)
 
 
-class Generated(Batches):
+class Generated(DatasetBatches):
     """A Python generator of batches, which can be read once; a call reads as many as it uses."""
 
     def __init__(self, generator: Iterator[Any]) -> None:
@@ -454,19 +457,23 @@ class Generated(Batches):
         """Does nothing: counting would read all batches."""
 
 
-CallData = dict[bool, Source | None]
-"""The data of the call that runs: to train on (True), and to evaluate on (False); None for none."""
+@dataclasses.dataclass
+class CallData:
+    """The data of the call that runs: to train on, and to evaluate on; None for none."""
+
+    training: Batches | None = None
+    validation: Batches | None = None
 
 
-def source_of(
+def batches_of(
     data: tuple[Any, Any, Any],
     *,
     batch_size: int | None = None,
     steps: int | None = None,
     shuffle: bool | str = False,
     seed: int = 0,
-) -> Source:
-    """Returns the source of the data arguments of `fit` or `evaluate`.
+) -> Batches:
+    """Returns the batches of the data arguments of `fit` or `evaluate`.
 
     Args:
       data: `(x, y, sample_weight)`; x is arrays, `tf.data`, a generator or a `keras.utils.Sequence`, and the others
@@ -487,15 +494,15 @@ def source_of(
     if name := next((name for name, value in others.items() if value is not None), None):
         raise ArgumentError(f"{name}: the batches of a {type(x).__name__} already contain it; leave out {name}")
     if isinstance(x, tf.data.Dataset):
-        return Batches(x)
+        return DatasetBatches(x)
     return Generated(x) if isinstance(x, Iterator) else Items(x, shuffle=shuffle, seed=seed)
 
 
-def validation_of(data: Any, batch_size: int | None, steps: int | None) -> Source:
-    """Returns the source of `validation_data`: `(x, y)` or `(x, y, sample_weight)` of arrays, or batches."""
+def validation_batches(data: Any, batch_size: int | None, steps: int | None) -> Batches:
+    """Returns the batches of `validation_data`: `(x, y)` or `(x, y, sample_weight)` of arrays, or batches."""
     if isinstance(data, tuple | list):
-        return source_of(unpacked(tuple(data)), batch_size=batch_size, steps=steps)
-    return source_of((data, None, None), steps=steps)
+        return batches_of(unpacked(tuple(data)), batch_size=batch_size, steps=steps)
+    return batches_of((data, None, None), steps=steps)
 
 
 def unpacked(batch: Any) -> tuple[Any, Any, Any]:
@@ -504,10 +511,10 @@ def unpacked(batch: Any) -> tuple[Any, Any, Any]:
     Raises:
       DataError: it has more.
     """
-    parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
-    if len(parts) not in (1, 2, 3):
-        raise DataError(f"a batch has {len(parts)} parts; allowed: (x,), (x, y) or (x, y, sample_weight)")
-    x, y, sample_weight = (*parts, None, None)[:3]
+    fields = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    if len(fields) not in (1, 2, 3):
+        raise DataError(f"a batch has {len(fields)} parts; allowed: (x,), (x, y) or (x, y, sample_weight)")
+    x, y, sample_weight = (*fields, None, None)[:3]
     return x, y, sample_weight
 
 

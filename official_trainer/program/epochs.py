@@ -40,13 +40,13 @@ class Epochs:
         """The last step of the call."""
         return self.first_step + (self.end - self.first) * self.steps
 
-    def place(self, step: int) -> tuple[int, int]:
+    def epoch_and_batch(self, step: int) -> tuple[int, int]:
         """Returns the epoch of the step after `step`, and how many of its steps are done."""
         epoch, batch = divmod(step - self.first_step, self.steps)
         return self.first + epoch, batch
 
     def step_of(self, epoch: int, batch: int) -> int:
-        """Returns the global step after `batch` steps of an epoch; the inverse of `place`."""
+        """Returns the global step after `batch` steps of an epoch; the inverse of `epoch_and_batch`."""
         return self.first_step + (epoch - self.first) * self.steps + batch
 
     def ends_at(self, step: int) -> bool:

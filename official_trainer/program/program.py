@@ -27,13 +27,13 @@ from official_trainer.program.callbacks import callback_list
 from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import (
     ArgumentError,
+    Batches,
     CallData,
-    Source,
+    batches_of,
     check_kerases,
     counts,
     one_batch,
-    source_of,
-    validation_of,
+    validation_batches,
 )
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
 from official_trainer.program.rewards import reward_class, rewards_of, weighted_sum, with_rewards
@@ -110,9 +110,9 @@ class Program(AsyncMethods):
         if "Model" not in kerases.kinds(built):
             what = "is no Keras model, nor a function that builds one"
             raise ArgumentError(f"Program: {model!r} {what}: it returned {built!r}")
-        data: CallData = {True: None, False: None}
-        is_own = keras_fit.has_own(built, "compute_metrics") or self._overrides("compute_metrics")
-        compute_metrics = self.compute_metrics if is_own else None
+        data = CallData()
+        overrides = keras_fit.overrides(built, "compute_metrics") or self._overrides("compute_metrics")
+        compute_metrics = self.compute_metrics if overrides else None
         task = ProgramTask(TASK, built, data, compute_loss=self.compute_loss, compute_metrics=compute_metrics)
         self._compiled = CompiledModel(built, settings, task, data)
         self.model, self.model_dir = built, settings.model_dir
@@ -129,8 +129,8 @@ class Program(AsyncMethods):
 
     def __setattr__(self, name: str, value: Any) -> None:
         model = vars(self).get("model")
-        is_own = name.startswith("_") or name in vars(self) or hasattr(type(self), name)
-        if is_own or model is None or not hasattr(model, name):
+        is_of_program = name.startswith("_") or name in vars(self) or hasattr(type(self), name)
+        if is_of_program or model is None or not hasattr(model, name):
             super().__setattr__(name, value)
         else:
             setattr(model, name, value)
@@ -162,7 +162,7 @@ class Program(AsyncMethods):
         """Sets the optimizer, losses, metrics and rewards; see `keras.Model.compile`.
 
         A model with a `compile` of its own is compiled by that: `program.model.compile(…)`. A reward is a loss of the
-        weight −w and a metric: training minimises, and the log `loss` is, the loss minus the weighted rewards. Steps
+        weight −w and a metric: training minimises the loss minus the weighted rewards, which is the log `loss`. Steps
         call `compute_loss`, `compute_reward` and `compute_metrics`, which a subclass may override.
 
         Args:
@@ -259,32 +259,32 @@ class Program(AsyncMethods):
         is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
         if not is_list and not (isinstance(validation_freq, int | np.integer) and validation_freq >= 1):
             raise ArgumentError(f"{validation_freq=}; allowed: a number of epochs from 1 on, or a list of epochs")
-        found = [f"initial_epoch={initial_epoch}"] if initial_epoch else []
+        refused = [f"initial_epoch={initial_epoch}"] if initial_epoch else []
         fit = keras_fit.of(self.model)
         backup = fit.MODULE.callbacks.BackupAndRestore
-        found += ["BackupAndRestore" for each in tf.nest.flatten(callbacks or ()) if isinstance(each, backup)]
-        if self.model_dir and found:
-            raise ArgumentError(f"{found[0]}: training continues at the checkpoint in {self.model_dir}; leave it out")
+        refused += ["BackupAndRestore" for callback in tf.nest.flatten(callbacks or ()) if isinstance(callback, backup)]
+        if self.model_dir and refused:
+            raise ArgumentError(f"{refused[0]}: training continues at the checkpoint in {self.model_dir}; leave it out")
         data, seed = (x, y, sample_weight), self._compiled.seed
-        source = source_of(data, batch_size=batch_size, steps=steps_per_epoch, shuffle=shuffle, seed=seed)
-        of_validation: Source | None = None
+        batches = batches_of(data, batch_size=batch_size, steps=steps_per_epoch, shuffle=shuffle, seed=seed)
+        validation: Batches | None = None
         batch_size = validation_batch_size or batch_size
         if validation_data is not None:
-            of_validation = validation_of(validation_data, batch_size, validation_steps)
+            validation = validation_batches(validation_data, batch_size, validation_steps)
         elif validation_split:
-            source, of_validation = source.split(validation_split, batch_size, validation_steps)
-        if of_validation is not None and validation_steps:
-            validation_steps = fit.steps_in(of_validation.batches_per_epoch, validation_steps)
-            of_validation.cut(validation_steps or 0, 1)
-        steps_per_epoch = fit.steps_in(source.batches_per_epoch, steps_per_epoch)
-        steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
+            batches, validation = batches.split(validation_split, batch_size, validation_steps)
+        if validation is not None and validation_steps:
+            validation_steps = fit.steps_in(validation.batches_per_epoch, validation_steps)
+            validation.cut(validation_steps or 0, 1)
+        steps_per_epoch = fit.steps_in(batches.batches_per_epoch, steps_per_epoch)
+        steps = _steps_per_epoch(batches, steps_per_epoch, epochs - initial_epoch)
         if class_weight:
-            source.use_class_weight(class_weight)
-        validated = 0 if of_validation is None else validation_freq
+            batches.use_class_weight(class_weight)
+        validated = 0 if validation is None else validation_freq
         end = max(epochs, initial_epoch)
         plan = Epochs(first_step=0, steps=steps or UNKNOWN_STEPS, first=initial_epoch, end=end, validated=validated)
         called = callback_list(self.model, callbacks, verbose, epochs, steps)
-        self._compiled.fit(source, of_validation, plan, called, validation_steps)
+        self._compiled.fit(batches, validation, plan, called, validation_steps)
         return self.model.history
 
     def evaluate(
@@ -314,9 +314,9 @@ class Program(AsyncMethods):
           The loss and the metrics as a list in the order of `metrics_names`, or by name; the loss alone as a number.
         """
         self._check_compiled("evaluate")
-        source, steps = self._read((x, y, sample_weight), batch_size, steps)
-        found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
-        return _results(self.model, self._compiled.evaluate(source, steps, found), return_dict)
+        batches, steps = self._read((x, y, sample_weight), batch_size, steps)
+        called = callback_list(self.model, callbacks, verbose, 1, steps or batches.batches_per_epoch, trains=False)
+        return _results(self.model, self._compiled.evaluate(batches, steps, called), return_dict)
 
     def predict(
         self,
@@ -342,9 +342,9 @@ class Program(AsyncMethods):
           DataError: the data cannot be used.
           OutputError: an output has no row for each example.
         """
-        source, steps = self._read((x, None, None), batch_size, steps)
-        found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
-        return self._compiled.predict(source, steps, found)
+        batches, steps = self._read((x, None, None), batch_size, steps)
+        called = callback_list(self.model, callbacks, verbose, 1, steps or batches.batches_per_epoch, trains=False)
+        return self._compiled.predict(batches, steps, called)
 
     # Checkpoints.
 
@@ -408,10 +408,10 @@ class Program(AsyncMethods):
           return_dict: whether the results are a dictionary by name; otherwise they are as from `evaluate`.
         """
         self._check_compiled("train_on_batch")
-        source = one_batch(x, y, sample_weight)
+        batch = one_batch(x, y, sample_weight)
         if class_weight:
-            source.use_class_weight(class_weight)
-        return _results(self.model, self._compiled.train_batch(source, reset_metrics=reset_metrics), return_dict)
+            batch.use_class_weight(class_weight)
+        return _results(self.model, self._compiled.train_batch(batch, reset_metrics=reset_metrics), return_dict)
 
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, reset_metrics: bool = True, return_dict: bool = False
@@ -454,7 +454,7 @@ class Program(AsyncMethods):
         model, fit = self.model, keras_fit.of(self.model)
         is_rewarded = bool(rewards_of(model)) or self._overrides("compute_reward")
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if is_rewarded and not model.loss and not keras_fit.has_own(model, "compute_loss"):
+        if is_rewarded and not model.loss and not keras_fit.overrides(model, "compute_loss"):
             loss = tf.add_n(model.losses) / replicas if model.losses else tf.constant(0.0)
         else:
             loss = fit.compute_loss(model, batch, training=in_training_step())
@@ -499,16 +499,16 @@ class Program(AsyncMethods):
 
     # Arguments.
 
-    def _read(self, data: Any, batch_size: int | None, steps: int | None) -> tuple[Source, int | None]:
+    def _read(self, data: Any, batch_size: int | None, steps: int | None) -> tuple[Batches, int | None]:
         """Returns the data of a call that reads it once, and its steps."""
         batch_size, steps = counts(batch_size=batch_size, steps=steps)
-        source = source_of(data, batch_size=batch_size, steps=steps)
-        steps = keras_fit.of(self.model).steps_in(source.batches_per_epoch, steps)
-        if steps is None and not source.has_end:
+        batches = batches_of(data, batch_size=batch_size, steps=steps)
+        steps = keras_fit.of(self.model).steps_in(batches.batches_per_epoch, steps)
+        if steps is None and not batches.has_end:
             raise ArgumentError("the data has no end; give steps, the number of batches")
         if steps is not None:
-            source.cut(steps, 1)
-        return source, steps
+            batches.cut(steps, 1)
+        return batches, steps
 
 
 def load_program(
@@ -551,16 +551,16 @@ def load_program(
     return Program(build, model_dir, seed=seed, trainer=trainer, runtime=runtime)
 
 
-def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int | None:
+def _steps_per_epoch(batches: Batches, steps: int | None, num_epochs: int) -> int | None:
     """Returns the steps of an epoch, and cuts the data to them; None if the end of the data will end the epoch."""
     if steps:
-        source.cut(steps, num_epochs)
+        batches.cut(steps, num_epochs)
         return steps
     if num_epochs > 1:
-        source.count()
-    if not source.has_end:
+        batches.count()
+    if not batches.has_end:
         raise ArgumentError("the data has no end; give steps_per_epoch, the number of batches of an epoch")
-    return source.batches_per_epoch
+    return batches.batches_per_epoch
 
 
 def _results(model: keras.Model, logs: dict[str, Any], return_dict: bool) -> Any:
@@ -568,8 +568,8 @@ def _results(model: keras.Model, logs: dict[str, Any], return_dict: bool) -> Any
     if return_dict:
         return dict(sorted(logs.items())) if kerases.is_3(model) else logs
     logs = numbers_in(logs)
-    known = [name for name in keras_fit.names_in_order(model) if name in logs]
-    values = [logs[name] for name in [*known, *sorted(set(logs) - set(known))]]  # Keras's order for several numbers
+    ordered = [name for name in keras_fit.names_in_order(model) if name in logs]
+    values = [logs[name] for name in [*ordered, *sorted(set(logs) - set(ordered))]]  # Keras's order for several numbers
     return values[0] if len(values) == 1 else values
 
 

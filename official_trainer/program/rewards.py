@@ -66,7 +66,7 @@ def with_rewards(model: Any, weighted_metrics: Any, reward: Any, reward_weights:
         if reward_weights is not None:
             raise ArgumentError(f"{reward_weights=} has no effect without a reward; give reward=… too, or leave it out")
         return weighted_metrics
-    if step := next((name for name in ("train_step", "test_step") if keras_fit.has_own(model, name)), None):
+    if step := next((name for name in ("train_step", "test_step") if keras_fit.overrides(model, name)), None):
         raise ArgumentError(
             f"reward: {type(model).__name__} has its own {step}, but the steps of Program compute rewards; leave out "
             f"reward, or {step}"
@@ -118,8 +118,8 @@ def weighted_sum(model: Any, y: Any, y_pred: Any, sample_weight: Any, *, trainin
         raise ArgumentError("y is missing: a reward is computed of targets and outputs, as a loss is")
     total = tf.constant(0.0)
     for reward in rewards_of(model):
-        parts = (_part(model, structure, reward.output_name) for structure in (y, y_pred, sample_weight))
-        total += reward.weight * _mean(reward, *parts, training=training)
+        targets, outputs, weights = (_part(model, tree, reward.output_name) for tree in (y, y_pred, sample_weight))
+        total += reward.weight * _mean(reward, targets, outputs, weights, training=training)
     return total
 
 
@@ -155,9 +155,9 @@ def _part(model: Any, structure: Any, output: str | None) -> Any:
     return structure
 
 
-def _by_output(place: str, argument: Any, names: Sequence[str]) -> dict[str, Any]:
+def _by_output(argument_name: str, argument: Any, names: Sequence[str]) -> dict[str, Any]:
     """Returns the values of an argument by the names of their outputs; an output without a value is left out."""
-    check_names(place, argument, names)
+    check_names(argument_name, argument, names)
     if not isinstance(argument, Mapping):
         values = argument if isinstance(argument, list | tuple) else [argument] * len(names)
         argument = dict(zip(names, values, strict=True))

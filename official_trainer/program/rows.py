@@ -25,16 +25,16 @@ class _SparseRows:
 
     def __getitem__(self, rows: Any) -> tf.SparseTensor:
         rows = tf.range(self.shape[0])[rows] if isinstance(rows, slice) else rows
-        found = tf.io.deserialize_many_sparse(tf.gather(self._rows, rows), self.dtype, rank=self.shape.rank)
+        tensor = tf.io.deserialize_many_sparse(tf.gather(self._rows, rows), self.dtype, rank=self.shape.rank)
         shape = tf.concat([tf.shape(rows, tf.int64), tf.constant(list(self.shape[1:]), tf.int64)], axis=0)
-        return tf.SparseTensor(found.indices, found.values, shape)  # with a static shape, as layers need it
+        return tf.SparseTensor(tensor.indices, tensor.values, shape)  # with a static shape, as layers need it
 
 
 def as_rows(array: Any) -> Any:
     """Returns an array as Keras does: all floats have the type `floatx`; also a ragged or sparse one."""
     if hasattr(array, "tocoo"):  # of SciPy
-        found = array.tocoo()
-        array = tf.SparseTensor(np.stack([found.row, found.col], axis=1), found.data, found.shape)
+        coo = array.tocoo()
+        array = tf.SparseTensor(np.stack([coo.row, coo.col], axis=1), coo.data, coo.shape)
     tensor = array if isinstance(array, tf.RaggedTensor | tf.SparseTensor) else tf.convert_to_tensor(array)
     if tensor.shape.rank == 0:
         raise DataError(f"{tensor.numpy()!r} is one number; give an array with a row for each example")
@@ -72,7 +72,7 @@ def divided(dataset: tf.data.Dataset, num_replicas: int, *, weighted: bool = Fal
     if num_replicas == 1:
         return dataset
 
-    def parts(*batch: Any) -> tf.data.Dataset:
+    def split(*batch: Any) -> tf.data.Dataset:
         size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
         length = -(-size // num_replicas)
 
@@ -84,7 +84,7 @@ def divided(dataset: tf.data.Dataset, num_replicas: int, *, weighted: bool = Fal
 
         return tf.data.Dataset.range(num_replicas).map(do_not_convert(part))
 
-    return dataset.flat_map(do_not_convert(parts)).prefetch(num_replicas)
+    return dataset.flat_map(do_not_convert(split)).prefetch(num_replicas)
 
 
 def share_of(inputs: Any) -> tuple[Any, tf.Tensor | None]:

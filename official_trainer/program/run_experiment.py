@@ -178,8 +178,8 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
             calls_train.append(pruning)
         results, wants_results = _Results(), run_post_eval or mode == "train_and_post_eval"
         actions = [
-            *(_OrbitAction(each, on="train") for each in calls_train),
-            *(_OrbitAction(each, on="eval") for each in eval_actions or ()),
+            *(_OrbitAction(action, on="train") for action in calls_train),
+            *(_OrbitAction(action, on="eval") for action in eval_actions or ()),
             *([results] if wants_results else []),
         ]
         managers = {"train": summary_manager if save_summary else None, "validation": eval_summary_manager}

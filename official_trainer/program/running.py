@@ -12,8 +12,8 @@ from typing import Any
 
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import NoStore
+from official_trainer.engine import loop as engine_loop
 from official_trainer.engine.events import DueSteps
-from official_trainer.engine.loop import Loop
 from official_trainer.runs import train
 from official_trainer.runs.job import Job
 from official_trainer.stopping import StopRequest
@@ -47,7 +47,7 @@ def run_in_memory(trainer: Any, due: DueSteps, actions: Schedule, extra: Mapping
     """
     stop = StopRequest()
     trainer.process_group.use_stop(stop)
-    return Loop(
+    return engine_loop.Loop(
         trainer=trainer,
         store=NoStore(),
         metric_writer=Tracker(),

@@ -33,10 +33,10 @@ def read_model(path: str, custom_objects: Mapping[str, Any] | None) -> keras.Mod
         reward_class(module)  # so that it is registered
         return module.models.load_model(path, custom_objects=custom_objects, safe_mode=True)
     except (OSError, ValueError, TypeError) as error:
-        said = str(error).partition("Exception encountered: ")[2] or str(error)  # of Keras 3, between two configs
-        said = said.partition(" Full object config")[0].rstrip(".")
+        reason = str(error).partition("Exception encountered: ")[2] or str(error)  # of Keras 3, between two configs
+        reason = reason.partition(" Full object config")[0].rstrip(".")
         raise ArgumentError(
-            f"load_program: {path} cannot be read: {said}. Layers and functions of your own have to be "
+            f"load_program: {path} cannot be read: {reason}. Layers and functions of your own have to be "
             "registered, or named in custom_objects"
         ) from error
 

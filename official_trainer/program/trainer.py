@@ -21,7 +21,7 @@ from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras, tf
 from official_trainer.program import keras_fit
-from official_trainer.program.data import CallData, Source, unpacked
+from official_trainer.program.data import Batches, CallData, unpacked
 from official_trainer.program.epochs import Epochs
 from official_trainer.program.rows import share_of
 from official_trainer.tasks.autograph import convert, do_not_convert
@@ -43,7 +43,7 @@ class ProgramTask(Task):
     """Trains a compiled model on the data of the call that runs."""
 
     metric_directions: ClassVar[Mapping[str, str]] = {"loss": "min"}  # Keras's mean of it declares none
-    unsaved_state = ("task/_own/*",)  # each step sets them
+    unsaved_state = ("task/_step_logs/*",)  # each step sets them
 
     def __init__(
         self,
@@ -67,14 +67,15 @@ class ProgramTask(Task):
         self._fit = keras_fit.of(model)
         self._model, self._data = model, data
         self._compute_loss, self._compute_metrics = compute_loss, compute_metrics
-        self._own: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}  # of training, and of evaluations
+        self._step_logs: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}  # of training, and of evaluations
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         """Returns the batches of the call that runs: endless to train on, one pass to evaluate on."""
-        # Metrics of evaluations are built before there are any, with batches of the same kind.
-        source = self._data[params.is_training] or self._data[not params.is_training]
-        assert source is not None
-        return source.build_inputs(params, input_context, weighted=params.is_training)
+        batches = self._data.training if params.is_training else self._data.validation
+        # Metrics of evaluations are built before there are any, with batches of the same structure.
+        batches = batches or self._data.training or self._data.validation
+        assert batches is not None
+        return batches.build_inputs(params, input_context, weighted=params.is_training)
 
     @do_not_convert
     def train_step(
@@ -102,7 +103,7 @@ class ProgramTask(Task):
     @do_not_convert
     def validation_step(self, inputs: Any, model: keras.Model, metrics: Any = None) -> dict[str, Any]:
         """Runs Keras's evaluation step, or the model's own."""
-        if keras_fit.has_own(model, "test_step"):
+        if keras_fit.overrides(model, "test_step"):
             return self._keep(False, convert(model.test_step)(inputs))
         x, y, weight = unpacked(inputs)
         outputs = model(x, training=False)
@@ -126,49 +127,49 @@ class ProgramTask(Task):
         """Keeps the results of a model's own step; returns the loss for the engine."""
         for name, value in logs.items():
             value = tf.convert_to_tensor(value)
-            if name not in self._own[training]:
+            if name not in self._step_logs[training]:
                 # Results of metrics are equal on all replicas; other numbers differ.
                 aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
                 if value.dtype.is_floating:
                     aggregation = tf.VariableAggregation.MEAN
                 with tf.init_scope():
-                    self._own[training][name] = tf.Variable(
+                    self._step_logs[training][name] = tf.Variable(
                         tf.zeros(value.shape, value.dtype),
                         trainable=False,
                         synchronization=tf.VariableSynchronization.ON_READ,
                         aggregation=aggregation,
                     )
-            self._own[training][name].assign(value)
+            self._step_logs[training][name].assign(value)
         return {self.loss: tf.cast(logs.get(self.loss, 0.0), tf.float32)}
 
     @property
     def _has_own_step(self) -> bool:
-        return keras_fit.has_own(self._model, "train_step")
+        return keras_fit.overrides(self._model, "train_step")
 
     # The numbers that callbacks and the history get, under Keras's names.
 
     def reported(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
         """Returns the entries of flat logs for callbacks and the history, in Keras's order."""
-        if own := self._own[training]:
-            return {name: logs[name] for name in own if name in logs}
+        if step_logs := self._step_logs[training]:
+            return {name: logs[name] for name in step_logs if name in logs}
         if training and self._has_own_step:  # its names are unknown until it runs after a restart
             return {name: value for name, value in logs.items() if name not in ("training_loss", *BESIDE_METRICS)}
-        found: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         for metric in self._model.metrics:
-            found |= {name: logs[key] for name, key in keras_fit.names(metric).items() if key in logs}
+            reported |= {name: logs[key] for name, key in keras_fit.names(metric).items() if key in logs}
             inner = {name.removeprefix(f"{metric.name}/"): name for name in logs if name.startswith(f"{metric.name}/")}
-            found |= {name: logs[key] for name, key in inner.items()}  # of a metric with several numbers
-        return found
+            reported |= {name: logs[key] for name, key in inner.items()}  # of a metric with several numbers
+        return reported
 
     def current(self, *, training: bool) -> dict[str, Any]:
         """Returns the current results of the metrics: numbers of Python, or arrays."""
-        found = keras_fit.results(self._model)
-        own = self.of_own_step(training=training)
-        return own or {name: _of_python(value) for name, value in found.items()}
+        results = keras_fit.results(self._model)
+        step_logs = self.step_logs(training=training)
+        return step_logs or {name: _of_python(value) for name, value in results.items()}
 
-    def of_own_step(self, *, training: bool) -> dict[str, Any]:
+    def step_logs(self, *, training: bool) -> dict[str, Any]:
         """Returns the last results of a model's own step; empty for Keras's steps, which return all metrics."""
-        return {name: _of_python(variable) for name, variable in self._own[training].items()}
+        return {name: _of_python(variable) for name, variable in self._step_logs[training].items()}
 
 
 def _of_python(value: Any) -> Any:
@@ -196,12 +197,12 @@ class ProgramTrainer(Trainer):
         self._num_reported = 0
         self._callbacks: Any = None
         self._epochs: Epochs | None = None
-        self._validation = Source()
+        self._validation = Batches()
         self._adds_up = False
 
     @contextlib.contextmanager
     def in_call(
-        self, callbacks: Any, epochs: Epochs | None = None, *, validation: Source | None, adds_up: bool = False
+        self, callbacks: Any, epochs: Epochs | None = None, *, validation: Batches | None, adds_up: bool = False
     ) -> Iterator[None]:
         """For a call of a Program, in the strategy's scope.
 
@@ -212,12 +213,13 @@ class ProgramTrainer(Trainer):
           adds_up: whether an evaluation adds to the current values of its metrics, instead of resetting them.
         """
         self._callbacks, self._epochs = callbacks, epochs
-        self._adds_up, self._validation = adds_up, validation or Source()
+        self._adds_up, self._validation = adds_up, validation or Batches()
         try:
             with self.strategy.scope():
                 yield
         finally:
-            self._callbacks, self._epochs, self._adds_up, self._validation = None, None, False, Source()
+            self._callbacks, self._epochs = None, None
+            self._adds_up, self._validation = False, Batches()
 
     # Callbacks of Keras read its counters. Not in a task's step: one that a replica may skip cannot count.
 
@@ -227,8 +229,8 @@ class ProgramTrainer(Trainer):
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)[:1]):
             keras_fit.of(self.model).count(self.model, training=True)
             if self.keeps_record:
-                parts = self.strategy.experimental_local_results(inputs)
-                self._num_examples.assign_add(tf.cast(tf.add_n([num_examples_of(part) for part in parts]), tf.int64))
+                sizes = [num_examples_of(replica) for replica in self.strategy.experimental_local_results(inputs)]
+                self._num_examples.assign_add(tf.cast(tf.add_n(sizes), tf.int64))
         return inputs
 
     @do_not_convert
@@ -259,12 +261,12 @@ class ProgramTrainer(Trainer):
         return super().weights_averaged() if is_trained else contextlib.nullcontext()
 
     def run_steps(self, num_steps: int, *, publish: bool = False, position: Sequence[int] | None = None) -> int:
-        if self._epochs is not None and self._epochs.place(self.context.step)[1] == 0:
+        if self._epochs is not None and self._epochs.epoch_and_batch(self.context.step)[1] == 0:
             self.model.reset_metrics()  # here too, because steps that are repeated after a rollback call no callbacks
         return super().run_steps(num_steps, publish=publish, position=position)
 
     def train_loop_end(self) -> dict[str, Any]:
-        return {**super().train_loop_end(), **self.task.of_own_step(training=True)}
+        return {**super().train_loop_end(), **self.task.step_logs(training=True)}
 
     def eval_begin(self) -> Any:
         self._validation.rewind()
@@ -277,21 +279,22 @@ class ProgramTrainer(Trainer):
 
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
         """Returns the loop of an evaluation, which stops for callbacks where some of them look at its batches."""
-        whole = super().create_eval_loop_fn(has_state)
+        run_all = super().create_eval_loop_fn(has_state)
         is_traced, traces = not self.model.run_eagerly, self.context.traces
-        run = windows.stepping_loop(self.eval_step, traces, "eval", traced_step=is_traced, traced_loop=is_traced)
+        run_steps = windows.stepping_loop(self.eval_step, traces, "eval", traced_step=is_traced, traced_loop=is_traced)
 
         def loop(iterator: Any, num_steps: int, state: Any) -> Any:
             callbacks, fit = self._callbacks, keras_fit.of(self.model)
-            every, given = fit.steps_between_calls(self.model), [] if callbacks is None else callbacks.callbacks
-            if not any(fit.looks_at_batches(callback, training=False) for callback in given):
-                return whole(iterator, num_steps, state)
+            every = fit.steps_between_calls(self.model)
+            listed = [] if callbacks is None else callbacks.callbacks
+            if not any(fit.looks_at_batches(callback, training=False) for callback in listed):
+                return run_all(iterator, num_steps, state)
             done = 0
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
                 while num_steps < 0 or done < num_steps:
                     count = every if num_steps < 0 else min(every, num_steps - done)
                     callbacks.on_test_batch_begin(done)
-                    run(iterator, tf.constant(count))
+                    run_steps(iterator, tf.constant(count))
                     done += count
                     last = fit.last_batch(self.model, done - 1)
                     callbacks.on_test_batch_end(last, self.task.current(training=False))
@@ -304,4 +307,4 @@ class ProgramTrainer(Trainer):
         self._validation.end_epoch()
         if self._callbacks is not None:
             self._callbacks.on_test_end(numbers_in(self.task.current(training=False)))
-        return {**logs, **self.task.of_own_step(training=False)}
+        return {**logs, **self.task.step_logs(training=False)}

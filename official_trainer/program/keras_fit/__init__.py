@@ -94,18 +94,18 @@ class KerasFit(Protocol):
     def steps_between_calls(self, model: Any) -> int:
         """Returns the steps from one call of callbacks for batches to the next."""
 
-    def first_place(self, model: Any, steps: int, first_epoch: int) -> tuple[int, int]:
+    def first_epoch_and_batch(self, model: Any, steps: int, first_epoch: int) -> tuple[int, int]:
         """Returns the epoch and the batch at which training begins after `on_train_begin`; see BackupAndRestore."""
 
     def looks_at_batches(self, callback: Any, *, training: bool) -> bool:
         """Whether a callback has a method for batches of its own, also as an attribute; or says so itself."""
-        said = getattr(callback, f"_implements_{'train' if training else 'test'}_batch_hooks", None)
-        if said is not None:
-            return bool(said())
-        own = self.MODULE.callbacks.Callback
+        looks = getattr(callback, f"_implements_{'train' if training else 'test'}_batch_hooks", None)
+        if looks is not None:
+            return bool(looks())
+        base = self.MODULE.callbacks.Callback
         names = (*_BATCHES[training], *(_OF_BATCHES if training else ()))
         methods = {name: getattr(callback, name) for name in names}
-        return any(getattr(each, "__func__", each) is not getattr(own, name) for name, each in methods.items())
+        return any(getattr(method, "__func__", method) is not getattr(base, name) for name, method in methods.items())
 
     def take_up(self, callback: Any) -> None:
         """Makes a callback fit after its numbers and words were restored."""
@@ -123,7 +123,7 @@ def of(*things: Any) -> KerasFit:
     return keras2.KERAS
 
 
-def has_own(model: Any, method: str) -> bool:
+def overrides(model: Any, method: str) -> bool:
     """Whether a model overrides a method of Keras's."""
     return getattr(type(model), method) is not getattr(of(model).MODULE.Model, method)
 
@@ -140,20 +140,20 @@ def names(metric: Any) -> dict[str, str]:
     """
     if inner_metrics(metric) == [metric]:
         return {metric.name: metric.name}
-    found: dict[str, str] = {}
+    logs: dict[str, str] = {}
     for name, value in metric.result().items():
-        found |= {inner: f"{name}/{inner}" for inner in value} if isinstance(value, Mapping) else {name: name}
-    return found
+        logs |= {inner: f"{name}/{inner}" for inner in value} if isinstance(value, Mapping) else {name: name}
+    return logs
 
 
 def results(model: Any) -> dict[str, Any]:
     """Returns the results of the metrics of a model, not nested, under the names that callbacks get."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in model.get_metrics_result().items():
-        found |= value if isinstance(value, Mapping) else {name: value}
-    return found
+        values |= value if isinstance(value, Mapping) else {name: value}
+    return values
 
 
 def names_in_order(model: Any) -> list[str]:
     """Returns the names of results in the order of the list that `evaluate` returns."""
-    return [each.name for metric in model.metrics for each in inner_metrics(metric)]
+    return [inner.name for metric in model.metrics for inner in inner_metrics(metric)]

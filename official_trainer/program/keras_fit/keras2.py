@@ -50,8 +50,8 @@ class Keras2Fit(KerasFit):
         if not model.loss:  # then Keras has not measured it
             if not losses.built:
                 losses.build(outputs)
-            whole = minimised * tf.distribute.get_strategy().num_replicas_in_sync
-            losses.metrics[0].update_state(whole, sample_weight=size)
+            batch_loss = minimised * tf.distribute.get_strategy().num_replicas_in_sync
+            losses.metrics[0].update_state(batch_loss, sample_weight=size)
         else:
             for mean in losses.metrics[:1]:  # none where a `compute_loss` of the model's does not call Keras's
                 mean.total.assign_sub(reward * size)
@@ -77,7 +77,7 @@ class Keras2Fit(KerasFit):
         steps = model._steps_per_execution  # of a model that is not compiled, None
         return 1 if steps is None else int(steps.numpy())
 
-    def first_place(self, model: Any, steps: int, first_epoch: int) -> tuple[int, int]:
+    def first_epoch_and_batch(self, model: Any, steps: int, first_epoch: int) -> tuple[int, int]:
         epoch, batch = model._maybe_load_initial_counters_from_ckpt(steps, first_epoch)
         return int(epoch), int(batch)
 

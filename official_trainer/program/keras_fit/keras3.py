@@ -33,8 +33,8 @@ class Keras3Fit(KerasFit):
     MODULE = keras
 
     def compile(self, model: Any, arguments: Mapping[str, Any]) -> None:
-        for place in ("loss", "loss_weights"):
-            _check_names(model, place, arguments[place])
+        for name in ("loss", "loss_weights"):
+            _check_names(model, name, arguments[name])
         model.compile(**{name: _DEFAULTS.get(name) if value is None else value for name, value in arguments.items()})
 
     def compiled(self, model: Any) -> Any:
@@ -57,7 +57,7 @@ class Keras3Fit(KerasFit):
 
     def measure_loss(self, model: Any, loss: tf.Tensor, x: Any) -> None:
         """Updates the metric `loss` as Keras's step does; `loss` is divided by the number of replicas."""
-        size = tf.shape(next(each for each in tf.nest.flatten(x) if each is not None))[0]
+        size = tf.shape(next(tensor for tensor in tf.nest.flatten(x) if tensor is not None))[0]
         value = loss * tf.distribute.get_strategy().num_replicas_in_sync
         self.compiled(model).update_state(value, sample_weight=size)
 
@@ -78,7 +78,7 @@ class Keras3Fit(KerasFit):
         every = self.steps_between_calls(model)
         return (batch // every + 1) * every - 1  # also where fewer batches are left
 
-    def first_place(self, model: Any, steps: int, first_epoch: int) -> tuple[int, int]:
+    def first_epoch_and_batch(self, model: Any, steps: int, first_epoch: int) -> tuple[int, int]:
         # The epoch that BackupAndRestore has read, and its first batch, as Keras does; there is no public name.
         return int(model._initial_epoch or first_epoch), 0
 
@@ -91,9 +91,10 @@ class Keras3Fit(KerasFit):
 KERAS = Keras3Fit()
 
 
-def _check_names(model: Any, place: str, argument: Any) -> None:
+def _check_names(model: Any, argument_name: str, argument: Any) -> None:
     """Refuses names of outputs that a model does not have, if it knows its outputs before its first batch."""
     entries = argument.values() if isinstance(argument, Mapping) else argument
     is_flat = isinstance(argument, Mapping | list | tuple) and not any(map(tf.nest.is_nested, entries))
     if is_flat and model.built and getattr(model, "outputs", None) is not None:
-        check_names(place, argument, getattr(model, "output_names", None) or [model.layers[-1].name])  # of a Sequential
+        names = getattr(model, "output_names", None) or [model.layers[-1].name]  # of a Sequential
+        check_names(argument_name, argument, names)
