@@ -96,10 +96,17 @@ def is_users(path: str, module: str = "") -> bool:
     return not path.startswith(("<", *(folder + os.sep for folder in others)))
 
 
+def definition_of(thing: Any, method: str) -> tuple[str, int, str] | None:
+    """Returns file, line and name of a method of the user's; None if it is inherited from this or another package."""
+    code = getattr(inspect.unwrap(getattr(type(thing), method)), "__code__", None)
+    if code is None or not is_users(code.co_filename, type(thing).__module__):
+        return None
+    return code.co_filename, code.co_firstlineno, method
+
+
 def is_defined_by_user(thing: Any, method: str) -> bool:
     """Returns whether a method of an object is one of the user's, and not inherited from this or another package."""
-    code = getattr(inspect.unwrap(getattr(type(thing), method)), "__code__", None)
-    return code is not None and is_users(code.co_filename, type(thing).__module__)
+    return definition_of(thing, method) is not None
 
 
 def line_of_code(code: types.CodeType) -> str:

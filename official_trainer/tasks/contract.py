@@ -33,10 +33,9 @@ from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import optimization
-from official_trainer.user_code import during, is_ours, is_users
+from official_trainer.user_code import definition_of, during, is_ours, is_users
 
 _logger = logging.getLogger(__name__)
-
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -124,7 +123,8 @@ def check_calls(thing: Any, calls: Calls, *, on_error: str = "fail") -> None:
             declaration = f"def {name}({', '.join(filter(None, ['self', ways[0].replace('=', '')]))})"
             refused[name] = f"{type(thing).__name__}.{name}: {what}; write {declaration}"
     if refused and on_error == "fail":
-        with during(task=thing, method=next(iter(refused))):
+        name = next(iter(refused))
+        with during(task=thing, method=name, line=hasattr(type(thing), name) and definition_of(thing, name)):
             raise ContractError("\n".join([*refused.values()][:3]))
     for message in refused.values():
         _logger.warning("%s", message)
@@ -443,4 +443,7 @@ def _near(error: BaseException) -> str:
         return best_match(missing[1], [*dir(module), *inner])
     if isinstance(error, NameError) and error.name and frames:
         return best_match(error.name, [*frames[-1].f_locals, *frames[-1].f_globals, *dir(builtins)])
+    if isinstance(error, dataclasses.FrozenInstanceError) and "name" in frames[-1].f_locals:
+        name, names = frames[-1].f_locals["name"], dir(frames[-1].f_locals["self"])
+        return "" if name in names else best_match(name, names)
     return best_match(error.name, dir(error.obj)) if isinstance(error, AttributeError) and error.name else ""

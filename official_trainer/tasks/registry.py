@@ -316,7 +316,7 @@ def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[st
     """
     _import(workspace, imports)
     index = _Index(workspace, imports)
-    experiments, twice = _by_name([*index.found, *(_registered() if imports else ())])
+    experiments, twice = _by_name([*index.found, *(_registered(index.found) if imports else ())])
     fix = "`official-trainer list --import={}` lists them"
     files = [file for file in index.computed if file.module not in sys.modules]
     computed = [Problem("it computes names", fix=fix.format(file.module), origin=file.origin) for file in files]
@@ -324,12 +324,12 @@ def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[st
 
 
 def _by_name(experiments: Iterable[Experiment]) -> tuple[dict[str, Experiment], list[Problem]]:
-    """Returns experiments by name, and those names that two files have."""
+    """Returns experiments by name, and those names that two lines have."""
     by_name: dict[str, Experiment] = {}
     problems: list[Problem] = []
     for experiment in experiments:
         first = by_name.setdefault(experiment.name, experiment)
-        if os.path.realpath(first.path) != os.path.realpath(experiment.path):
+        if (os.path.realpath(first.path), first.line) != (os.path.realpath(experiment.path), experiment.line):
             problems.append(sources.registered_twice(f"experiment '{first.name}'", first.origin, experiment.origin))
     return by_name, problems
 
@@ -370,13 +370,15 @@ class _Index(Scanned):
         """Imports the modules that compute names; those that fail become problems.
 
         Raises:
-          ConfigError: two modules register `name`.
+          ConfigError: two modules register `name`, or Python cannot read the file that has it.
         """
-        for module in self.computed:
+        quoted = re.compile(rf"[\"']{re.escape(name)}[\"']")
+        has_name = [file for file in self.broken if quoted.search(file.path.read_text("utf-8", "replace"))]
+        for module in [*has_name, *self.computed]:
             try:
                 self.load(module)
             except ConfigError as error:
-                if any(f"experiment '{name}' is" in problem.what for problem in error.problems):
+                if module in has_name or any(f"experiment '{name}' is" in problem.what for problem in error.problems):
                     raise
                 self.problems += error.problems
 
@@ -386,11 +388,14 @@ def _factories_by_name() -> dict[str, Factory]:
     return {**garden_index.imported(), **_factories}
 
 
-def _registered() -> list[Experiment]:
-    """Returns what imported modules have registered, by rising name."""
+def _registered(read: Iterable[Experiment]) -> list[Experiment]:
+    """Returns what imported modules have registered, by rising name, without what was read in their source."""
+    in_source = {(experiment.name, os.path.realpath(experiment.path)) for experiment in read}
     experiments = []
     for name, factory in sorted(_factories_by_name().items()):
         function, line = garden_index.function_of(factory), sources.line_of(factory)
+        if (name, os.path.realpath(line.name)) in in_source:
+            continue
         summary = (function.__doc__ or "").strip().partition("\n")[0]
         experiments.append(Experiment(name, function.__module__, Path(line.name), line.line, summary))
     return experiments
@@ -452,9 +457,9 @@ def _find(name: str, index: _Index) -> Experiment | None:
     """Returns the experiment of a name: in the source, registered by imported modules, or of Model Garden.
 
     Raises:
-      ConfigError: two files have the name.
+      ConfigError: two lines have the name.
     """
-    candidates = [*index.found, *_registered(), *garden_index.entries().values()]
+    candidates = [*index.found, *_registered(index.found), *garden_index.entries().values()]
     experiments, twice = _by_name(candidate for candidate in candidates if candidate.name == name)
     if twice:
         raise ConfigError(twice)

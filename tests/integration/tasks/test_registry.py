@@ -140,7 +140,7 @@ def test_what_cannot_be_listed_is_said(tmp_path):
     assert second == (
         "experiments/named.py:6: it computes names; `official-trainer list --import=experiments.named` lists them"
     )
-    assert "experiments/broken.py:1: its experiments are not listed: " in refusal(registry.get_config, "x", root)
+    assert "experiments/broken.py:1: cannot be imported: SyntaxError: " in refusal(registry.get_config, "x", root)
     said = refusal(registry.get_config, "y", root)
     assert "experiments/named.py:6: cannot be imported: NameError: name 'NAME' is not defined" in said
     assert "experiments/broken.py:1: its experiments are not listed: " in said

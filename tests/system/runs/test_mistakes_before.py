@@ -32,31 +32,31 @@ RETURNED = [
     Mistake(
         name="a_metric_class",
         changes={METRICS: "return [keras.metrics.SparseCategoricalAccuracy]"},
-        at="def build_metrics",
+        at="return [keras",
         words=("a list with the class SparseCategoricalAccuracy", "write SparseCategoricalAccuracy(…)"),
     ),
     Mistake(
         name="the_name_of_a_metric",
         changes={METRICS: 'return ["accuracy"]'},
-        at="def build_metrics",
+        at='return ["accuracy"]',
         words=("a list with 'accuracy'", "return objects of keras.metrics"),
     ),
     Mistake(
         name="a_function_as_a_metric",
         changes={METRICS: "return [keras.losses.mean_squared_error]"},
-        at="def build_metrics",
+        at="return [keras",
         words=("a list with a function", "MeanMetricWrapper makes one of a function"),
     ),
     Mistake(
         name="a_dictionary_of_metrics",
         changes={METRICS: 'return {"share": Share(name="share")}'},
-        at="def build_metrics",
+        at='return {"share"',
         words=("must return a list of metrics, and returned a dict", "[keras.metrics.MeanSquaredError(name='error')]"),
     ),
     Mistake(
         name="one_metric_without_a_list",
         changes={METRICS: 'return Share(name="share")'},
-        at="def build_metrics",
+        at="return Share",
         words=("returned a Share", "return a list, such as"),
     ),
     Mistake(
@@ -68,19 +68,19 @@ RETURNED = [
     Mistake(
         name="a_metric_of_keras_3",
         changes={METRICS: "import keras as other\n\n        return [other.metrics.SparseCategoricalAccuracy()]"},
-        at="def build_metrics",
+        at="return [other",
         words=("SparseCategoricalAccuracy is of Keras 3", "take both from `from official_trainer.lazy import keras`"),
     ),
     Mistake(
         name="the_name_of_an_optimizer",
         changes=creates('return "adam"'),
-        at="def create_optimizer",
+        at='return "adam"',
         words=("returned 'adam'", "keras.optimizers.Adam(1e-3)", "trainer.optimizer_config.optimizer.type=adam"),
     ),
     Mistake(
         name="an_optimizer_class",
         changes=creates("return keras.optimizers.Adam"),
-        at="def create_optimizer",
+        at="return keras.optimizers",
         words=("returned the class Adam", "write Adam(…)"),
     ),
     Mistake(
@@ -98,7 +98,7 @@ RETURNED = [
     Mistake(
         name="a_model_of_keras_3",
         changes={"        text, age = keras": "        import keras\n\n        text, age = keras"},
-        at="def build_metrics",
+        at=METRICS,
         words=("the model Functional of Keras 3", "SparseCategoricalAccuracy is of Keras 2", "`import keras`"),
     ),
     Mistake(
@@ -107,13 +107,13 @@ RETURNED = [
             "import dataclasses\n": "import dataclasses\n\nimport keras as other\n",
             "keras.layers.Dense(3": "other.layers.Dense(3",
         },
-        at="def build_model",
+        at="return keras.Model",
         words=("neither trained", "take all layers from one Keras"),
     ),
     Mistake(
         name="a_variable_that_no_layer_has",
         changes={"(joined)\n": "(joined) + tf.Variable(1.0, name='shift')\n"},
-        at="def build_model",
+        at="return keras.Model",
         words=("'shift:0', which is no variable of its layers", "create it in a layer, with add_weight"),
     ),
     Mistake(
@@ -134,13 +134,13 @@ RETURNED = [
     Mistake(
         name="arrays_in_place_of_a_dataset",
         changes={READ: 'return {"text": text, "age": age}, label'},
-        at="def build_inputs",
+        at='return {"text": text, "age": age}, label',
         words=("must return a tf.data.Dataset of batches, but it returned tuple",),
     ),
     Mistake(
         name="a_dataset_without_batches",
         changes={READ: 'return tf.data.Dataset.from_tensor_slices(({"text": text, "age": age}, label)).repeat()'},
-        at="def build_inputs",
+        at="return tf.data.Dataset",
         words=("is a single int64 without a batch dimension", "Batch the dataset, for example with .batch("),
     ),
     Mistake(
@@ -387,7 +387,7 @@ DECLARED = [
         name="a_misspelled_field_that_is_assigned",
         changes={"    return ExperimentConfig(": "    data.global_bach_size = 9\n    return ExperimentConfig("},
         at="data.global_bach_size = 9",
-        words=("cannot assign to field 'global_bach_size'", "a config is frozen"),
+        words=("cannot assign to field 'global_bach_size'", "a config is frozen", "did you mean 'global_batch_size'?"),
     ),
     Mistake(
         name="a_field_that_is_assigned",
