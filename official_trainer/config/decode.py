@@ -77,7 +77,7 @@ class Decoder:
             is_same_file = first is not None and here.kind == first.kind == "file" and first.name == here.name
             if first is not None and is_same_file and first != here and not node.is_part:
                 self._fail(node, path, f"is set twice in this file, first on line {first.line}", fix="keep one")
-            self.trail.note(path, here, result)
+            self.trail.note(path, here)
         return result
 
     def _referring(self, node: Node) -> Node:
@@ -138,12 +138,10 @@ class Decoder:
                 return None
             arms.remove(fields.NoneType)
             if self._as_garden and node.kind == "scalar" and len(arms) == 1:
-                num_events = len(self.trail)
                 result = self._typed(node, arms[0], current, path)
                 if not isinstance(result, OneOf):
                     return result
                 # Model Garden keeps the word itself in place of an optional one-of, such as `aug_type`.
-                self.trail.forget(num_events)
                 self.trail.replace(path)
                 return node.value
         fitting = [arm for arm in arms if _fits(arm, node)]
@@ -151,7 +149,7 @@ class Decoder:
             return self._typed(node, (fitting or arms)[0], current, path)
         found: list[Problem] = []
         types = [fields.strip(arm)[0] for arm in fitting]
-        num_problems, num_events = len(self.problems), len(self.trail)
+        num_problems = len(self.problems)
         for arm in sorted(fitting, key=lambda arm: _ORDER.get(fields.strip(arm)[0], 5)):
             bare, limits = fields.strip(arm)
             if bare in (bool, int) and node.kind == "scalar":
@@ -162,7 +160,6 @@ class Decoder:
                 return result
             found += self.problems[num_problems:]
             del self.problems[num_problems:]
-            self.trail.forget(num_events)
         outside = [p for p in found if p.got == node.value]  # the type was right, the range was not
         if outside or (found and node.kind != "scalar"):
             self.problems += outside or found

@@ -49,7 +49,7 @@ class Setting:
 
 
 def explain(resolved: Resolved, path: str) -> str:
-    """Returns type, documentation, default, value, allowed values and origins of a field, or the fields of a section.
+    """Returns type, documentation, default, value, allowed values and origin of a field, or the fields of a section.
 
     Args:
       resolved: what `resolve` returned.
@@ -68,8 +68,7 @@ def explain(resolved: Resolved, path: str) -> str:
         value    500
         default  0
         allowed  at least 0
-        set by   class default     0
-                 --set, column 21  500
+        set by   --set, column 21
     """
     value = fields.find(resolved.config, path)
     keys = fields.settle(resolved.config, fields.parse_path(path))
@@ -165,12 +164,8 @@ def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: s
         yield f"  default  {flow(default)}"
     if allowed := fields.allowed(tp):
         yield f"  allowed  {', '.join([*allowed, *['null'] * (fields.NoneType in fields.arms(tp))])}"
-    history = resolved.history(path)
-    width = max(len(told(origin)) for origin, _ in history)
-    if reference := resolved.trail.references.get(path):
-        history[-1] = history[-1][0], f"{history[-1][1]} = {reference.shown}"
-    for number, (origin, text) in enumerate(history):
-        yield f"  {'set by' if number == 0 else '      '}   {told(origin):<{width}}  {text}"
+    reference = resolved.trail.references.get(path)
+    yield f"  set by   {told(resolved.origin(path))}" + (f", as {reference.shown}" if reference else "")
     referred = []  # the fields that the value, or a part of it, refers to
     inside = {place: each for place, each in resolved.trail.references.items() if is_inside(place, path)}
     for place, reference in inside.items():

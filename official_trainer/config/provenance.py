@@ -1,6 +1,6 @@
-"""A resolved configuration: the values, what set each of them, and what had set it before.
+"""A resolved configuration: the values, and what set each of them.
 
-Owns: `Resolved`; the record that decoding writes (`Trail`), with the origin and the history of each path.
+Owns: `Resolved`; the record that decoding writes (`Trail`): what set each path last.
 Does not own: decoding (`decode.py`), or which layer comes first (`layers.py`).
 """
 
@@ -14,23 +14,12 @@ from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.reference_text import Reference
-from official_trainer.config.text import flow
 
 _DEFAULT = Origin("default")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Event:
-    """A value that was set, or a section or list that was replaced; earlier events do not count below it."""
-
-    path: str
-    origin: Origin
-    value: Any = None
-    is_replacement: bool = False
-
-
 class Trail:
-    """Every setting by files and flags, in addition to the values of `base`.
+    """What files and flags have set, over the values of `base`.
 
     Attributes:
       references: by its path, each text with `${…}` that gave a value in force.
@@ -39,82 +28,46 @@ class Trail:
     def __init__(self, base: Config, experiment: str = "") -> None:
         self._base = base
         self._experiment = Origin("experiment", experiment)
-        self._events: list[_Event] = []
         self.references: dict[str, Reference] = {}
-        self._at: dict[str, list[int]] = {}
-        """The numbers of the events at each path."""
+        self._num_changes = 0
+        self._set: dict[str, tuple[int, Origin]] = {}
+        """By path, the number of the change that set it last, and who that was."""
+        self._replaced: dict[str, int] = {}
+        """By path of a section, list or mapping, the number of the change that put a new one in place of it."""
 
-    def note(self, path: str, origin: Origin, value: Any) -> None:
+    def note(self, path: str, origin: Origin) -> None:
         """Records that `origin` set `path`."""
-        self._add(_Event(path, origin, value))
+        self._num_changes += 1
+        self._set[path] = self._num_changes, origin
 
     def replace(self, path: str) -> None:
-        """Records that the section or list at `path` was replaced.
+        """Records that the section, list or mapping at `path` was replaced.
 
-        Parts below it that are not set later have the defaults of their class.
+        What is in it and is not set later has the default of its class.
         """
-        self._add(_Event(path, _DEFAULT, is_replacement=True))
-
-    def _add(self, event: _Event) -> None:
-        self._at.setdefault(event.path, []).append(len(self._events))
-        self._events.append(event)
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def forget(self, count: int) -> None:
-        """Removes all but the first `count` events."""
-        while len(self._events) > count:
-            self._at[self._events.pop().path].pop()
+        self._num_changes += 1
+        self._replaced[path] = self._num_changes
 
     def last(self, path: str) -> Origin | None:
         """Returns the last file or flag that set `path`, or None."""
-        numbers = reversed(self._at.get(path, ()))
-        return next((self._events[n].origin for n in numbers if not self._events[n].is_replacement), None)
-
-    def is_overruled(self, path: str, by: str) -> bool:
-        """Whether `by` was set after `path`, in another file or flag."""
-        first, last = self._at.get(path), self._at.get(by)
-        if not first or not last or first[-1] > last[-1]:
-            return False
-        one, other = self._events[first[-1]].origin, self._events[last[-1]].origin
-        return (one.name, one.text) != (other.name, other.text)
+        return self._set[path][1] if path in self._set else None
 
     def touched(self) -> list[str]:
         """Returns every path that a file or a flag has set, in the order in which they were first set."""
-        return list(dict.fromkeys(event.path for event in self._events if not event.is_replacement))
+        return list(self._set)
+
+    def is_overruled(self, path: str, by: str) -> bool:
+        """Whether `by` was set after `path`, in another file or flag."""
+        if path not in self._set or by not in self._set:
+            return False
+        (first, one), (last, other) = self._set[path], self._set[by]
+        return first < last and (one.name, one.text) != (other.name, other.text)
 
     def origin(self, path: str) -> Origin:
         """Returns what set `path` last."""
-        found = -1
-        for place in around(path):
-            for number in reversed(self._at.get(place, ())):
-                if place == path or self._events[number].is_replacement:
-                    found = max(found, number)
-                    break
-        if found < 0:
-            return self._origin_in_base(path)
-        return self._events[found].origin
-
-    def history(self, path: str, value: Any) -> list[tuple[Origin, Any]]:
-        """Returns all origins that set `path`, first to last, with their values; `value` is the one in force."""
-        steps: list[tuple[Origin, Any]] = []
-        default = self.default(path)
-        if default is not Ellipsis:
-            steps.append((_DEFAULT, default))
-        if self._origin_in_base(path).kind == "experiment":
-            steps.append((self._experiment, fields.at(self._base, fields.parse_path(path))))
-        events = [self._events[number] for number in self._at.get(path, ())]
-        written = self.references.get(path)  # comes first, then what that gave
-        steps += [
-            (event.origin, event.value)
-            for event in events
-            if not event.is_replacement and (written is None or event.value != written)
-        ]
-        origin = self.origin(path)
-        if not steps or steps[-1][0] != origin:
-            steps.append((origin, value))
-        return steps
+        number, origin = self._set.get(path, (0, self._origin_in_base(path)))
+        is_replaced = any(self._replaced.get(place, 0) > number for place in around(path))
+        return _DEFAULT if is_replaced else origin
 
     def default(self, path: str) -> Any:
         """Returns the default of `path` in the classes of the base; Ellipsis if there is none."""
@@ -150,8 +103,8 @@ class Resolved:
       >>> resolved = resolve(ExportConfig(best=True), experiment="digits", sets=["best=false"])
       >>> resolved.config
       ExportConfig(at_end=True, checkpoint='latest', best=False, max_to_keep=1, formats=(), max_difference=0.02)
-      >>> [(origin.brief, value) for origin, value in resolved.history("best")]
-      [('class default', 'false'), ('experiment digits', 'true'), ('--set', 'false')]
+      >>> resolved.origin("best").brief, resolved.origin("at_end").brief
+      ('--set', 'class default')
     """
 
     config: Any
@@ -169,16 +122,6 @@ class Resolved:
         if fields.is_section(value):
             raise ConfigError([Problem("is a section, and only values have an origin", path, fix="name a field of it")])
         return self.trail.origin(path)
-
-    def history(self, path: str) -> list[tuple[Origin, str]]:
-        """Returns all origins that set the value at `path`, first to last, each with the text of its value.
-
-        Raises:
-          ConfigError: there is no such value.
-        """
-        self.origin(path)
-        steps = self.trail.history(path, fields.find(self.config, path))
-        return [(origin, value.shown if isinstance(value, Reference) else flow(value)) for origin, value in steps]
 
 
 def around(path: str) -> Iterator[str]:

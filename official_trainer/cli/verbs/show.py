@@ -46,7 +46,7 @@ def add_flags(parser: flags.Parser) -> None:
     for name in _GIN:  # without help: `run` says why they do nothing
         parser.value(name, "VALUE", argparse.SUPPRESS, repeat=True)
     parser.output_group()
-    parser.value("explain", "PATH", "show one field: type, allowed values, who set it, what it was before")
+    parser.value("explain", "PATH", "show one field: type, allowed values, who set it")
     parser.optional_value(
         "diff",
         "OTHER",
