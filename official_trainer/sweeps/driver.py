@@ -168,7 +168,7 @@ class Driver:
     def _claimed(self, number: int) -> DirectoryLock | None:
         """Returns the lock of a running trial's directory, if it is free; on another machine, that shows after a while.
 
-        Its driver may have ended the trial, and given the lock back, since this one has looked at the trials.
+        After this driver has read the trials, that of the trial may have ended it, and given the lock back.
         """
         files.make_dirs(self._directory(number))
         lock = self._locks.setdefault(number, DirectoryLock(self._directory(number)))
@@ -293,8 +293,10 @@ class Driver:
         facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Tells Optuna how a trial has ended, with why, and further attributes."""
-        for name, fact in {**facts, **({REASON: reason} if reason else {})}.items():
+        for name, fact in facts.items():
             work.trial.set_user_attr(name, fact)
+        if reason:
+            work.trial.set_user_attr(REASON, reason)
         self._study.tell(work.trial.number, values, state=state)
         self._shown.end(self._trials()[work.trial.number])
         self._drop(work)
@@ -396,10 +398,11 @@ def evaluations(path: str, objective: Objective) -> Iterator[tuple[int, tuple[fl
             continue
         numbers = numbers_of(row)
         values = {name: find_metric(numbers, name) for name in objective.directions}
-        for name in (name for name, value in values.items() if value is None):
-            what = f"{name!r} is compared, and the evaluation produces {', '.join(sorted(numbers))}"
+        absent = next((name for name, value in values.items() if value is None), None)
+        if absent is not None:
+            what = f"{absent!r} is compared, and the evaluation produces {', '.join(sorted(numbers))}"
             fix = "Name one of these in a new sweep, with another --model_dir"
-            raise SweepError(f"objective: {what}{did_you_mean(name, numbers)}. {fix}")
+            raise SweepError(f"objective: {what}{did_you_mean(absent, numbers)}. {fix}")
         yield row["step"], tuple(value for value in values.values() if value is not None)
 
 
@@ -412,10 +415,11 @@ def counted(path: str, objective: Objective) -> tuple[int, tuple[float, ...]] | 
     rows = list(evaluations(path, objective)) if files.exists(path) else []
     if not rows:
         raise SweepError(f"{path} has no evaluation, so the trial cannot be compared; set task.validation_data")
-    numbers = [row for row in rows if not any(map(math.isnan, row[1]))]
-    if not numbers or objective.evaluation == "last":
-        return numbers[-1] if numbers else None
-    return (max if objective.directions[objective.metric] == "max" else min)(numbers, key=lambda row: row[1][0])
+    comparable = [(step, values) for step, values in rows if not any(map(math.isnan, values))]
+    if not comparable or objective.evaluation == "last":
+        return comparable[-1] if comparable else None
+    best_of = max if objective.directions[objective.metric] == "max" else min
+    return best_of(comparable, key=lambda row: row[1][0])
 
 
 def failure(trial_dir: str, how: str) -> str:
@@ -431,8 +435,8 @@ def failure(trial_dir: str, how: str) -> str:
         error = next((line[2:] for line in report[1:] if _ERROR.match(line)), "")
         return f"{': '.join(filter(None, [report[0].rstrip(':'), error]))}; see {output}"
     printed = files.read_bytes(output).decode(errors="replace").splitlines() if files.exists(output) else []
-    said = next((line for line in reversed(printed) if line.startswith("error: ")), printed[-1] if printed else "")
-    return f"{how}: {said.removeprefix('error: ')}; see {output}"
+    last = next((line for line in reversed(printed) if line.startswith("error: ")), printed[-1] if printed else "")
+    return f"{how}: {last.removeprefix('error: ')}; see {output}"
 
 
 def _class(given: Any) -> str:

@@ -45,13 +45,14 @@ def sweep(
 
     if inspect.stack()[1].frame.f_globals["__name__"] == "__mp_main__":  # as multiprocessing calls it in a trial
         raise SweepError('a trial imports this script: write `if __name__ == "__main__":` above the call of sweep')
-    base, given = registry.get_config(experiment, registry.find_workspace()), [config_file] if config_file else []
+    base = registry.get_config(experiment, registry.find_workspace())
+    config_files = [config_file] if config_file else []
 
     def resolve(sets: Sequence[str]) -> Resolved:
-        return configuration.resolve(base, experiment=experiment, config_files=given, sets=sets)
+        return configuration.resolve(base, experiment=experiment, config_files=config_files, sets=sets)
 
     def words(verb: str, directory: str, sets: Sequence[str]) -> list[str]:
-        flags = [f"--config_file={file}" for file in given] + [f"--set={override}" for override in sets]
+        flags = [f"--config_file={file}" for file in config_files] + [f"--set={override}" for override in sets]
         return [experiment, f"--model_dir={directory}", *flags]
 
     overrides = configuration.flow({"space": dict(space), **settings})

@@ -121,15 +121,16 @@ def planned(experiment: Experiment, settings: Resolved) -> Plan:
     Raises:
       ConfigError: the settings, or the space, have a problem.
     """
-    config, resolved = settings.config, experiment.ready(())
-    config = config.replace(storage=study.settled(config.storage))
+    resolved = experiment.ready(())
+    config = settings.config.replace(storage=study.absolute(settings.config.storage))
     _check_evaluated(resolved)
     objective = objective_of(settings, resolved.config.trainer)
     space = spaces.read(config.space, lambda path: origin_in_space(settings, path), experiment.ready)
     try:
         study.rehearse(config, space, objective)
         total = config.trials or DEFAULT_TRIALS
-        total = study.count_combinations(config, space) if config.sampler_class == EXHAUSTIVE else total
+        if config.sampler_class == EXHAUSTIVE:
+            total = study.count_combinations(config, space)
     except ConfigError as error:
         raise refused(settings, *error.problems) from error
     described = {name: config.as_dict()[name] for name in _FIXED} | {"objective": dataclasses.asdict(objective)}

@@ -45,22 +45,22 @@ def summary(directory: str) -> dict[str, Any]:
       SweepError: no sweep is there, it cannot be read, or Optuna is not installed.
     """
     described = identity(directory)
-    kept = opened(directory, described)
+    opened_study = opened(directory, described)
     from official_trainer.sweeps import study
 
     trials = []
-    for trial in kept.get_trials(deepcopy=False):
+    for trial in opened_study.get_trials(deepcopy=False):
         run = run_of(trial.number)
         facts = {"number": trial.number, "state": STATES[trial.state.name], "values": trial.values}
         is_there = files.exists(files.join(directory, run, files.RUN_FILE))
         trials.append(facts | {"params": values_of(trial), "run": run if is_there else None})
-    metrics = zip(described["sweep"]["objective"]["directions"], kept.directions, strict=True)
+    metrics = zip(described["sweep"]["objective"]["directions"], opened_study.directions, strict=True)
     states = [trial["state"] for trial in trials]
     return {
         "objectives": [{"metric": name, "direction": direction.name.lower()} for name, direction in metrics],
         "counts": {state: states.count(state) for state in STATES.values() if state in states},
-        "best": best(kept),
-        "importance": study.importance(kept),
+        "best": best(opened_study),
+        "importance": study.importance(opened_study),
         "trials": trials,
     }
 

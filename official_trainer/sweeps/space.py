@@ -90,7 +90,9 @@ def read(written: Mapping[str, Written], origin_of: Callable[[str], Origin | Non
     Raises:
       ConfigError: with the problems, each at its place.
     """
-    config, drawn, problems = resolve(()).config, dict[str, Field](), list[Problem]()
+    config = resolve(()).config
+    drawn: dict[str, Field] = {}
+    problems: list[Problem] = []
     for path, distribution in written.items():
         try:
             field = distributions.read(path, distribution)
@@ -98,22 +100,22 @@ def read(written: Mapping[str, Written], origin_of: Callable[[str], Origin | Non
         except ConfigError as error:
             problems += [dataclasses.replace(problem, path=path, origin=origin_of(path)) for problem in error.problems]
             continue
-        settled = _settled(config, path)
-        if settled in drawn:
+        field_path = _field_path(config, path)
+        if field_path in drawn:
             problems.append(Problem("is drawn twice; keep one of the two", path, origin=origin_of(path)))
-        drawn[settled] = dataclasses.replace(field, branches=tuple(_branches(config, settled)))
+        drawn[field_path] = dataclasses.replace(field, branches=tuple(_branches(config, field_path)))
     if problems:
         raise ConfigError(problems)
-    ordered = sorted(drawn, key=lambda settled: len(fields.parse_path(settled)))
-    space = Space([drawn[settled] for settled in ordered], resolve)
+    ordered = sorted(drawn, key=lambda field_path: len(fields.parse_path(field_path)))
+    space = Space([drawn[field_path] for field_path in ordered], resolve)
     problems = [dataclasses.replace(problem, origin=origin_of(problem.path)) for problem in _problems(space, resolve)]
     if problems:
         raise ConfigError(problems)
     return space
 
 
-def _settled(config: Any, path: str) -> str:
-    """Returns a path by which a field is known; that of a one-of and that of its `type` are the same."""
+def _field_path(config: Any, path: str) -> str:
+    """Returns the path of a field, which for the `type` of a one-of is that of the one-of."""
     keys = fields.settle(config, fields.parse_path(path))
     if keys[-1] == "type" and isinstance(fields.at(config, keys[:-1]), OneOf):
         keys = keys[:-1]

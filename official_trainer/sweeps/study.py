@@ -60,9 +60,11 @@ class FileLock:
         self._descriptor = descriptor
         if self._journal:
             with open(self._journal, "rb+") as file:
-                if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read())[1] != b"\n":
-                    file.seek(0)
-                    file.truncate(file.read().rfind(b"\n") + 1)
+                if file.seek(0, os.SEEK_END):
+                    file.seek(-1, os.SEEK_END)
+                    if file.read() != b"\n":
+                        file.seek(0)
+                        file.truncate(file.read().rfind(b"\n") + 1)
         return True
 
     def release(self) -> None:
@@ -98,7 +100,7 @@ def reported(storage: str) -> Iterator[None]:
 
 def _reason(error: BaseException) -> str:
     while not hasattr(error, "orig") and (cause := error.__cause__ or error.__context__) is not None:
-        error = cause  # SQLAlchemy and Optuna have made others of what the driver of the database has said
+        error = cause  # errors of SQLAlchemy and Optuna have that of the database's driver as their cause
     return without_secrets(" ".join(str(getattr(error, "orig", error)).split())) or type(error).__name__
 
 
@@ -107,8 +109,8 @@ def url_of(storage: str) -> str:
     return os.environ.get(storage.removeprefix(VARIABLE), "") if storage.startswith(VARIABLE) else storage
 
 
-def settled(storage: str) -> str:
-    """Returns the storage of a sweep as it holds in any working directory: the file of SQLite with its whole path."""
+def absolute(storage: str) -> str:
+    """Returns a storage that means the same in any working directory: the file of SQLite gets its absolute path."""
     path = _sqlite_file(storage)
     return f"sqlite:///{files.absolute(path)}" if path and storage == f"sqlite:///{path}" else storage
 
@@ -170,8 +172,9 @@ class Draws:
         if unfinished is not None:
             number = unfinished.number
         else:
-            trials, waits = self.study.get_trials(deepcopy=False), optuna.trial.TrialState.WAITING
-            number = next((trial.number for trial in trials if trial.state == waits), len(trials))
+            trials = self.study.get_trials(deepcopy=False)
+            waiting = (trial.number for trial in trials if trial.state == optuna.trial.TrialState.WAITING)
+            number = next(waiting, len(trials))
         self.study.sampler = sampler_of(self._config, number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -203,9 +206,9 @@ def load(directory: str, name: str, storage: str) -> optuna.Study:
       SweepError: it cannot be read.
     """
     path = files.join(directory, JOURNAL)
-    kept = _sqlite_file(url_of(storage)) if storage else path
-    if kept and not files.exists(kept):  # SQLite would make an empty one
-        raise SweepError(f"{kept} is not there, in which the trials of the sweep are; put a good copy back")
+    file = _sqlite_file(url_of(storage)) if storage else path
+    if file and not files.exists(file):  # SQLite would make an empty one
+        raise SweepError(f"{file} is not there, in which the trials of the sweep are; put a good copy back")
     opened = storage_of(directory, storage)
     try:
         with reported(storage):
@@ -307,23 +310,13 @@ def _instance(given: str | Mapping[str, Any], path: str, module: ModuleType, see
     """
     arguments = {} if isinstance(given, str) else {name: value for name, value in given.items() if name != "type"}
     name = given if isinstance(given, str) else str(given.get("type"))
-    names = [
-        entry for entry in module.__all__ if entry[0].isupper() and not entry.startswith("Base") and entry not in _UNFIT
-    ]
+    classes = [entry for entry in module.__all__ if entry[0].isupper() and not entry.startswith("Base")]
+    names = [entry for entry in classes if entry not in _UNFIT]
     if name not in names:
+        what = f"is no class of {module.__name__} that a sweep takes"
         near = best_match(name, names)
         allowed = "" if near else ", ".join(names)
-        raise ConfigError(
-            [
-                Problem(
-                    f"is no class of {module.__name__} that a sweep takes",
-                    path,
-                    got=f"'{name}'",
-                    allowed=allowed,
-                    near=near,
-                )
-            ]
-        )
+        raise ConfigError([Problem(what, path, got=f"'{name}'", allowed=allowed, near=near)])
     parameters = list(inspect.signature(getattr(module, name)).parameters)
     for argument in arguments:
         if argument in seed:
@@ -331,9 +324,8 @@ def _instance(given: str | Mapping[str, Any], path: str, module: ModuleType, see
         if argument not in parameters:
             near = best_match(argument, parameters)
             allowed = "" if near else ", ".join(name for name in parameters if name not in seed)
-            raise ConfigError(
-                [Problem(f"{name} has no such argument", f"{path}.{argument}", allowed=allowed, near=near)]
-            )
+            what = f"{name} has no such argument"
+            raise ConfigError([Problem(what, f"{path}.{argument}", allowed=allowed, near=near)])
     for argument, value in arguments.items():
         if isinstance(value, Mapping) and "type" in value:
             arguments[argument] = _instance(value, f"{path}.{argument}", _MODULES.get(argument, module), {})

@@ -91,11 +91,13 @@ def _refuse_changes(directory: str, before: Mapping[str, Any], identity: Mapping
             continue
         what = f"{old}, not {new}"
         if isinstance(old, dict):
-            before_it, after_it = (
+            old_values, new_values = (
                 {".".join(path): value for path, value in leaves(values or {})} for values in (old, new)
             )
-            changed = [key for key in dict.fromkeys([*before_it, *after_it]) if before_it.get(key) != after_it.get(key)]
-            words = [f"{key} was {_word(before_it.get(key))}, is {_word(after_it.get(key))}" for key in changed]
+            changed = [
+                key for key in dict.fromkeys([*old_values, *new_values]) if old_values.get(key) != new_values.get(key)
+            ]
+            words = [f"{key} was {_word(old_values.get(key))}, is {_word(new_values.get(key))}" for key in changed]
             what = first_few(words)
         raise SweepError(
             f"--model_dir={directory} holds a sweep with another {word}: {what}. Its trials could not be compared; "

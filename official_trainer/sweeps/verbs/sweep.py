@@ -94,9 +94,9 @@ def _print_table(directory: str) -> None:
     from official_trainer.sweeps import results, shown, study
 
     described = results.identity(directory)
-    kept = results.opened(directory, described)
-    shown.print_table(described, kept, results.best(kept), terminal.table_width() or _WIDTH)
-    if (shares := study.importance(kept)) is not None:
+    opened_study = results.opened(directory, described)
+    shown.print_table(described, opened_study, results.best(opened_study), terminal.table_width() or _WIDTH)
+    if (shares := study.importance(opened_study)) is not None:
         names = shown.names_of(shares)
         listed = ", ".join(f"{names[path]} {share:.0%}" for path, share in shares.items())
         terminal.show(f"what matters: {listed}")
@@ -213,9 +213,9 @@ def _planned(arguments: argparse.Namespace) -> Plan:
 
     def changed(sets: Sequence[str], **others: object) -> argparse.Namespace:
         """Returns the flags of the sweep, with overrides above everything else."""
-        found = copy.copy(arguments)
-        vars(found).update(others, set=[*(arguments.set or ()), *sets])
-        return found
+        flags_of_run = copy.copy(arguments)
+        vars(flags_of_run).update(others, set=[*(arguments.set or ()), *sets])
+        return flags_of_run
 
     def resolve(sets: Sequence[str]) -> Resolved:
         return target.resolve(experiment, changed(sets), base=base, warns=False)
@@ -238,17 +238,16 @@ def _settings(arguments: argparse.Namespace) -> Resolved:
     from official_trainer import config
     from official_trainer.sweeps.settings import SweepConfig
 
-    given = [(text, text.partition("=")) for text in arguments.space or ()]
-    quoted = "space.'{}'"  # where the distribution of a field is in a `SweepConfig`
-    inline = [
-        ("--space", quoted.format(path.strip().replace("'", "''")), text.strip())
-        for _, (path, equals, text) in given
-        if equals
-    ]
-    names = ("trials", "parallel", "storage")
-    values = [(f"--{name}", name, str(getattr(arguments, name))) for name in names]
-    return config.resolve(
-        SweepConfig(),
-        config_files=[text for text, (_, equals, _) in given if not equals],
-        flags=[*inline, *(each for each in values if each[2] != "None")],
-    )
+    config_files = []
+    values = []  # of flags: the flag, the path in a `SweepConfig`, the text
+    for text in arguments.space or ():
+        path, equals, distribution = text.partition("=")
+        if equals:
+            quoted = path.strip().replace("'", "''")
+            values.append(("--space", f"space.'{quoted}'", distribution.strip()))
+        else:
+            config_files.append(text)
+    for name in ("trials", "parallel", "storage"):
+        if (value := getattr(arguments, name)) is not None:
+            values.append((f"--{name}", name, str(value)))
+    return config.resolve(SweepConfig(), config_files=config_files, flags=values)

@@ -180,10 +180,10 @@ def test_the_file_of_sqlite_is_the_same_from_everywhere(tmp_path, monkeypatch):
     """N21: also where it is written without its folder; one that is gone is no new study."""
     monkeypatch.chdir(tmp_path)
     assert (
-        study.settled("sqlite:///x.db") == study.settled(f"sqlite:///{tmp_path}/x.db") == f"sqlite:///{tmp_path}/x.db"
+        study.absolute("sqlite:///x.db") == study.absolute(f"sqlite:///{tmp_path}/x.db") == f"sqlite:///{tmp_path}/x.db"
     )
     for storage in ("", "env:URL", "sqlite://", "postgresql://host/x", "no URL"):
-        assert study.settled(storage) == storage
+        assert study.absolute(storage) == storage
     with pytest.raises(SweepError, match=r"x\.db is not there, in which the trials of the sweep are; put a good copy"):
         study.load(str(tmp_path), "sweep", "sqlite:///x.db")
     assert not (tmp_path / "x.db").exists()
