@@ -82,7 +82,7 @@ class ValidationSet:
         self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
         self.is_built = self._is_warned = self._builds = False
-        self.loss = Mean("validation_loss")
+        self.loss = Mean("validation_loss", direction="min")
         self.metrics: list[Any] = []
         self.num_examples = tf.Variable(
             tf.constant(0, tf.int64),
@@ -207,27 +207,6 @@ class ValidationSet:
             "%s: %s is %g. official-trainer check names what is not finite in the first batch; "
             "tf.debugging.enable_check_numerics(), with runtime.run_eagerly=true, names the operation",
             *(self.phase(step), self.loss.name, loss),
-        )
-
-    def direction(self, name: str, full_name: str) -> monitored.Direction:
-        """Returns which values of a metric, by its name in this set, are better; see `Evaluation.metric_direction`."""
-        task = type(self.task).__name__
-        declared: Mapping[str, Any] = getattr(self.task, "metric_directions", {})  # Model Garden's tasks have none
-        for key in (name, name.rpartition("|")[2]):
-            if callable(declared.get(key)):
-                return declared[key]
-            if key in declared:
-                return metrics.checked_direction(declared[key], f"{task}.metric_directions[{key!r}]")
-        if name == self.loss.name:
-            return "min"
-        inner = [each for metric in self.metrics for each in metrics.inner_metrics(metric)]
-        found = next((metric for metric in inner if metric.name == name), None)
-        if found is not None and (direction := metrics.direction_of(found)) is not None:
-            return direction
-        cause = f"it is no metric object of {task}" if found is None else f"{type(found).__name__} does not declare it"
-        raise metrics.MetricDirectionError(
-            f"it is unknown whether a higher or a lower {full_name!r} is better: {cause}; set mode to max or min, or "
-            f'declare it in the code: {task}.metric_directions = {{"{name}": "max"}}'
         )
 
 
@@ -455,7 +434,7 @@ class Evaluation:
                 f"it is unknown whether a higher or a lower {name!r} is better: it belongs to no validation set; there "
                 f"are {known}, whose metrics are called {sets[0].name}|{name}"
             )
-        return found.direction(inner, name)
+        return metrics.direction_of(found.task, found.measures, inner, name)
 
     def rule_of(self, name: str) -> monitored.Rule | None:
         """Returns the rule that the task declares for the numbers inside `name`; None if it declares none."""

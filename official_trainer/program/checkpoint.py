@@ -206,7 +206,10 @@ class ProgramCheckpoint(_Callback):
                     f"ProgramCheckpoint: {where}: there is no {name!r} {when}; there are {', '.join(logged)}"
                     f"{'' if name == self.monitor else f', and {counters}'}"
                 )
-        policy = dataclasses.replace(self._policy, direction=self._direction(trainer) if self.monitor else "max")
+        direction: Direction = "max"
+        if self.monitor:
+            direction = trainer.evaluation.chosen_direction(self.monitor.removeprefix(_OF_VALIDATION), self.mode)
+        policy = dataclasses.replace(self._policy, direction=direction)
         directory, names = self.directory_and_names
         self._checkpoints = NamedCheckpoints(directory, policy, owner=names)
         self._fit = trainer, epochs
@@ -214,15 +217,6 @@ class ProgramCheckpoint(_Callback):
     @property
     def _needed(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for name in (self.monitor, *self._template.metrics) if name))
-
-    def _direction(self, trainer: Any) -> Direction:
-        if self.mode != "auto":
-            return "min" if self.mode == "min" else "max"
-        name = self.monitor.removeprefix(_OF_VALIDATION)
-        if name in [f"{output}_loss" for output in getattr(trainer.model, "output_names", ())]:
-            return "min"
-        direction: Direction = trainer.evaluation.metric_direction(name)
-        return direction
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._fit is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +42,6 @@ def in_training_step() -> bool:
 class ProgramTask(Task):
     """Trains a compiled model on the data of the call that runs."""
 
-    metric_directions: ClassVar[Mapping[str, str]] = {"loss": "min"}  # Keras's mean of it declares none
     unsaved_state = ("task/_step_logs/*",)  # each step sets them
 
     def __init__(
@@ -68,6 +67,12 @@ class ProgramTask(Task):
         self._model, self._data = model, data
         self._compute_loss, self._compute_metrics = compute_loss, compute_metrics
         self._step_logs: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}  # of training, and of evaluations
+
+    @property
+    def metric_directions(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Those of the losses, of which Keras's means declare none."""
+        outputs = getattr(self._model, "output_names", None) or ()
+        return dict.fromkeys(["loss", *(f"{output}_loss" for output in outputs)], "min")
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         """Returns the batches of the call that runs: endless to train on, one pass to evaluate on."""

@@ -194,57 +194,78 @@ def never_updated(metrics: Sequence[Any]) -> list[str]:
     return [metric.name for metric in means if float(metric.count.numpy()) == 0]
 
 
-def direction_of(metric: Any) -> Direction | None:
-    """Returns which values of a metric are better, by its declaration or its class; None if neither is known.
+def direction_of(task: Any, metrics: Sequence[Any], name: str, full_name: str) -> Direction:
+    """Returns which values of an evaluation's metric are better.
 
-    A metric declares it by an attribute `direction`: `"max"` or `"up"`, `"min"` or `"down"`.
+    It is never guessed from the name: the task declares it in `metric_directions`, or the metric by an attribute
+    `direction`, `"max"` or `"up"`, `"min"` or `"down"`, or its class is one of Keras's.
+
+    Args:
+      task: whose metric it is; those of Model Garden declare nothing.
+      metrics: of the evaluation.
+      name: of the metric, in its validation set.
+      full_name: its name in the results of all sets.
 
     Raises:
-      MetricDirectionError: the declaration has another value.
+      MetricDirectionError: it is not declared, or by another word.
     """
-    declared = getattr(metric, "direction", None)
-    if declared is not None:
-        return checked_direction(declared, f"{type(metric).__name__}.direction")
-    known: tuple[tuple[Direction, str], ...] = (("max", _HIGHER_IS_BETTER), ("min", _LOWER_IS_BETTER))
-    for direction, classes in known:
-        names = classes.split()
-        if kerases.kinds(metric) & {*names} or _measures(metric, names):
+    declared: Mapping[str, Any] = getattr(task, "metric_directions", {})
+    for key in (name, name.rpartition("|")[2]):
+        if key in declared:
+            return _checked(declared[key], f"{type(task).__name__}.metric_directions[{key!r}]")
+    inner = [part for metric in metrics for part in inner_metrics(metric)]
+    metric = next((metric for metric in inner if metric.name == name), None)
+    if (said := getattr(metric, "direction", None)) is not None:
+        return _checked(said, f"{type(metric).__name__}.direction")
+    classes = kerases.kinds(metric) | {_class_of_function(metric)}
+    for direction, names in _BETTER.items():
+        if classes & {*names.split()}:
             return direction
-    return None
+    task_name = type(task).__name__
+    cause = f"it is no metric object of {task_name}"
+    cause = cause if metric is None else f"{type(metric).__name__} does not declare it"
+    raise MetricDirectionError(
+        f"it is unknown whether a higher or a lower {full_name!r} is better: {cause}; set mode to max or min, or "
+        f'declare it in the code: {task_name}.metric_directions = {{"{name}": "max"}}'
+    )
 
 
-def _measures(metric: Any, classes: Sequence[str]) -> bool:
-    """Whether a metric is the mean of the Keras function that corresponds to one of these classes.
+def _checked(declared: Any, where: str) -> Direction:
+    """Returns a declared direction in its first spelling, or the rule that it is; `where` is for the message.
+
+    Raises:
+      MetricDirectionError: it is another word.
+    """
+    spellings: dict[Any, Direction] = {"max": "max", "up": "max", "min": "min", "down": "min"}
+    if not callable(declared) and declared not in spellings:
+        raise MetricDirectionError(f'{where} is {declared!r}; allowed: "max" (or "up"), "min" (or "down")')
+    return declared if callable(declared) else spellings[declared]
+
+
+def _class_of_function(metric: Any) -> str:
+    """Returns the class of metrics whose function a metric is the mean of; empty for functions that are not Keras's.
 
     `compile` makes such metrics for the names `"accuracy"` and `"mae"`.
     """
     function = getattr(metric, "_fn", None) if "MeanMetricWrapper" in kerases.kinds(metric) else None
     name = getattr(function, "__name__", "")
-    if not name or getattr(function, "__module__", "").partition(".")[0] not in ("keras", "tf_keras"):
-        return False
-    # The loss of this name is the negative of the metric.
-    return name != "cosine_similarity" and name.replace("_", "") in [each.lower() for each in classes]
+    is_of_keras = getattr(function, "__module__", "").partition(".")[0] in ("keras", "tf_keras")
+    if not is_of_keras or name == "cosine_similarity":  # the loss of this name is the negative of the metric
+        return ""
+    classes = " ".join(_BETTER.values()).split()
+    return next((cls for cls in classes if cls.lower() == name.replace("_", "")), "")
 
 
-def checked_direction(declared: Any, place: str) -> Direction:
-    """Returns a declared direction in its first spelling; `place` names the declaration in the error.
-
-    Raises:
-      MetricDirectionError: it is not a known word.
-    """
-    spellings: dict[Any, Direction] = {"max": "max", "up": "max", "min": "min", "down": "min"}
-    if declared not in spellings:
-        raise MetricDirectionError(f'{place} is {declared!r}; allowed: "max" (or "up"), "min" (or "down")')
-    return spellings[declared]
-
-
-_HIGHER_IS_BETTER = """
-    AUC Accuracy BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy SparseTopKCategoricalAccuracy
-    TopKCategoricalAccuracy CosineSimilarity F1Score FBetaScore IoU MeanIoU Precision Recall PrecisionAtRecall
-    RecallAtPrecision SensitivityAtSpecificity SpecificityAtSensitivity R2Score TruePositives TrueNegatives
-"""
-_LOWER_IS_BETTER = """
-    BinaryCrossentropy CategoricalCrossentropy SparseCategoricalCrossentropy CategoricalHinge Hinge SquaredHinge
-    KLDivergence LogCoshError MeanAbsoluteError MeanAbsolutePercentageError MeanRelativeError MeanSquaredError
-    MeanSquaredLogarithmicError RootMeanSquaredError Poisson FalsePositives FalseNegatives
-"""
+_BETTER: Mapping[Direction, str] = {
+    "max": """
+        AUC Accuracy BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy SparseTopKCategoricalAccuracy
+        TopKCategoricalAccuracy CosineSimilarity F1Score FBetaScore IoU MeanIoU Precision Recall PrecisionAtRecall
+        RecallAtPrecision SensitivityAtSpecificity SpecificityAtSensitivity R2Score TruePositives TrueNegatives
+    """,
+    "min": """
+        BinaryCrossentropy CategoricalCrossentropy SparseCategoricalCrossentropy CategoricalHinge Hinge SquaredHinge
+        KLDivergence LogCoshError MeanAbsoluteError MeanAbsolutePercentageError MeanRelativeError MeanSquaredError
+        MeanSquaredLogarithmicError RootMeanSquaredError Poisson FalsePositives FalseNegatives
+    """,
+}
+"""The metrics of Keras of which a higher, or a lower, value is better."""

@@ -64,8 +64,10 @@ def beside_loss(task: Any, logs: Mapping[str, Any], taken: Mapping[str, str]) ->
 class Mean(tf.Module):
     """The mean of a number over all values since the last reset, on all replicas; beside either Keras."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, direction: str | None = None) -> None:
+        """Takes a name, and which values are better, `max` or `min`, if that is declared."""
         super().__init__(name=name)
+        self.direction = direction
         on_read = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
         self.total = tf.Variable(0.0, trainable=False, name="total", **on_read)
         self.count = tf.Variable(0.0, trainable=False, name="count", **on_read)

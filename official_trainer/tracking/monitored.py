@@ -2,7 +2,7 @@
 
 Owns: names of nested metrics (`a|b`), that a rule of the user compares the numbers under one name, and that an
 improvement is strict and NaN is never one.
-Does not own: which direction is better for which metric (`tasks/metrics.py`, `engine/evaluation.py`).
+Does not own: which direction is better for which metric (`tasks/metrics.py`).
 """
 
 from __future__ import annotations

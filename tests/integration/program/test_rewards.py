@@ -99,7 +99,7 @@ def test_a_loss_and_a_reward_are_trained_together(keras):
     assert program.train_on_batch(X, Y, return_dict=True) == pytest.approx(found, rel=1e-5)
     assert program.test_on_batch(X, Y, return_dict=True)["loss"] < found["loss"]
     measured = {metric.name: metric for each in program.metrics for metric in metrics.inner_metrics(each)}
-    assert metrics.direction_of(measured["reward"]) == "max"
+    assert metrics.direction_of(None, [measured["reward"]], "reward", "reward") == "max"
 
 
 OF_OUTPUTS = {
