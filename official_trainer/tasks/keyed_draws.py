@@ -165,12 +165,18 @@ def of_pipeline(seed: int) -> Iterator[None]:
 def _map(self: Any, original: Any, map_func: Any, num_parallel_calls: Any = None, *args: Any, **options: Any) -> Any:
     """Maps in one of the ways of `of_pipeline`, told by the operations that tracing the function has made."""
     as_written = original(self, map_func, num_parallel_calls, *args, **options)
+    if not _draws(as_written):
+        return as_written
     key_of = getattr(map_func, "key_of", None)
     is_serial = num_parallel_calls is None and not _has_loop(as_written)
-    if not _draws(as_written) or (is_serial and key_of is None):
+    if is_serial and key_of is None:
         return as_written
-    keyed_map = original(original(self, _with_key(key_of)), _from_key(map_func), num_parallel_calls, *args, **options)
-    return original(self, map_func) if _draws(keyed_map) else keyed_map
+    with_keys = original(self, _with_key(key_of))
+    keyed_map = original(with_keys, _from_key(map_func), num_parallel_calls, *args, **options)
+    if _draws(keyed_map):  # in a function with other callers
+        serial_map = original(self, map_func)
+        return serial_map
+    return keyed_map
 
 
 def _with_key(key_of: Callable[..., tf.Tensor] | None) -> Callable[..., Any]:
