@@ -1,4 +1,4 @@
-"""What a training step pays for exact resume: random streams, the clock of its waits, the trace of the loss.
+"""What a training step pays for exact resume: random streams, the clock of its waits, the numbers of the loss.
 
 Owns: the same trainer with each of these left out. Does not own: the tables (`report.py`).
 
@@ -29,20 +29,20 @@ WINDOWS = 40  # of each variant in a round
 NONE = "none of it"
 STREAMS = "random streams of the Dropout layers alone"
 MARK = "mark of waiting for data alone"
-TRACE = "loss of the last step and its average alone"
+LOSSES = "mean, last value and average of the loss alone"
 ALL = "all of it"
 
 VARIANTS: dict[str, tuple[int, int, int]] = {
     NONE: (0, 0, 0),
     STREAMS: (1, 0, 0),
     MARK: (0, 1, 0),
-    TRACE: (0, 0, 1),
+    LOSSES: (0, 0, 1),
     ALL: (1, 1, 1),
 }
 """How often a step does each."""
 
 
-def build_trainer(experiment: str, streams: int, mark: int, trace: int) -> Any:
+def build_trainer(experiment: str, streams: int, mark: int, losses: int) -> Any:
     """Returns the trainer of an experiment whose steps do each piece of bookkeeping so many times."""
     from official_trainer.distributed import strategy
     from official_trainer.engine.trainer import Trainer
@@ -54,9 +54,9 @@ def build_trainer(experiment: str, streams: int, mark: int, trace: int) -> Any:
         task = registry.get_task_cls(config.task)(config.task)
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
         trainer = Trainer(config, task, task.build_model(), optimizer, evaluate=False)
-    context, trace_of = trainer.context, trainer.windows.measures.numbers.loss_trace
+    context, numbers = trainer.context, trainer.windows.measures.numbers
     context.streams.begin_step = _repeated(context.streams.begin_step, streams)
-    trace_of.update = _repeated(trace_of.update, trace)
+    numbers.add_loss = _repeated(numbers.add_loss, losses)
     context.clock.waiting = _nested(context.clock.waiting, mark)
     return trainer
 

@@ -18,7 +18,7 @@ from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import optimization
 from official_trainer.tasks.contract import metrics_of
 from official_trainer.tasks.metrics import check_names, never_updated, reset, results_of, variables_of
-from official_trainer.tasks.numbers import ROW_FIELDS, LossTrace, Numbers, beside_loss, names_of
+from official_trainer.tasks.numbers import LOSSES, ROW_FIELDS, Numbers, beside_loss, names_of
 from official_trainer.user_code import during, is_defined_by_user
 
 _logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class TrainMeasures:
     @property
     def fixed_variables(self) -> list[tf.Variable]:
         """The same without those of what steps return, whose names are known when one is traced."""
-        return [*self.numbers.loss_trace.variables, *variables_of(self._measures)]
+        return [self.numbers.last_loss, self.numbers.average_loss, *variables_of(self._measures)]
 
     @property
     def shared_variables(self) -> list[tf.Variable]:
@@ -95,7 +95,7 @@ class TrainMeasures:
         rates = optimization.learning_rates(context.optimizer, context.global_step)
         for name, optimizer in context.other_optimizers.items():
             rates[f"{name}/learning_rate"] = optimization.learning_rate(optimizer, context.global_step)
-        return {**logs, **self.numbers.loss_trace.results(context.step), **rates}
+        return {**logs, **self.numbers.losses(context.step), **rates}
 
     def _warn_of_idle_metrics(self) -> None:
         """Warns once of metrics that a step of the user's own leaves out: they would be shown as 0."""
@@ -131,7 +131,7 @@ class TrainMeasures:
         """Records the numbers that a step returns beside its loss; returns the loss, scalar float32."""
         context = self._context
         check_logs(context.task, "train_step", logs, needed=context.task.loss)
-        names = [*ROW_FIELDS, *LossTrace.NAMES, *optimization.rate_names(context.optimizer)]
+        names = [*ROW_FIELDS, *LOSSES, *optimization.rate_names(context.optimizer)]
         taken = names_of(self._measures) | dict.fromkeys(names, "what every row of training has")
         self.numbers.add(context.task, beside_loss(context.task, logs, taken))
         loss = tf.cast(logs[context.task.loss], tf.float32)
@@ -142,8 +142,7 @@ class TrainMeasures:
 
         Not the number with workers, whose steps end in any order.
         """
-        self.numbers.training_loss.update_state(loss)
-        self.numbers.loss_trace.update(loss)
+        self.numbers.add_loss(loss)
         if self._context.workers is None:
             step, first = self._context.global_step.read_value() + 1, self.first_bad_step.read_value()
             is_first = (first < 0) & ~self._bound.allows(loss, step)

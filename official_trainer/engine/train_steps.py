@@ -215,9 +215,9 @@ class WindowRunner:
         return None if step == NO_STEP else step
 
     @property
-    def loss_trace(self) -> dict[str, float]:
+    def losses(self) -> dict[str, float]:
         """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
-        return self.measures.numbers.loss_trace.results(self._context.step)
+        return self.measures.numbers.losses(self._context.step)
 
     @collective
     def results(self) -> dict[str, Any]:

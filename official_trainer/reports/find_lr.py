@@ -153,7 +153,7 @@ def search(job: Job, *, num_steps: int) -> RateCurve:
             for _ in range(num_steps):
                 rate = float(optimization.learning_rate(trainer.optimizer, trainer.global_step))
                 trainer.run_steps(1)
-                curve.add(rate, trainer.windows.loss_trace["batch_loss"])
+                curve.add(rate, trainer.windows.losses["batch_loss"])
                 if curve.has_diverged:
                     break
     return curve

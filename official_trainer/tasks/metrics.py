@@ -80,7 +80,7 @@ def _moving_average_class(kind: Any) -> Any:
             self._sum_of_weights.assign_add(self._weight * (1.0 - self._sum_of_weights))
 
         def result(self) -> tf.Tensor:
-            """Returns the average, float32; it starts at zero, which the division corrects (see `LossTrace`)."""
+            """Returns the average, float32; it starts at zero, which the division corrects (see `Numbers.losses`)."""
             return tf.math.divide_no_nan(
                 tf.convert_to_tensor(self._average), tf.convert_to_tensor(self._sum_of_weights)
             )

@@ -29,6 +29,8 @@ class StepLogsError(UserError, ValueError):
     __init__ = Exception.__init__  # the only one that AutoGraph keeps when it adds the user's lines to the message
 
 
+LOSSES = ("batch_loss", "smoothed_loss")
+"""Names of the last step's loss and of the moving average."""
 ROW_FIELDS = ("step", "split", "time")
 """Names that the rows of trackers have for themselves."""
 
@@ -107,39 +109,6 @@ class Mean(tf.Module):
     reset_states = reset_state  # as trainers that override `train_loop_begin` call it
 
 
-class LossTrace(tf.Module):
-    """The last step's loss and the moving average of all losses, each a mean over replicas."""
-
-    NAMES = ("batch_loss", "smoothed_loss")
-    """The names of the results."""
-
-    def __init__(self) -> None:
-        super().__init__(name="loss_trace")
-        on_read = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
-        self.last = tf.Variable(0.0, trainable=False, name="batch_loss", **on_read)
-        self.average = tf.Variable(0.0, trainable=False, name="smoothed_loss", **on_read)
-
-    def update(self, loss: tf.Tensor) -> None:
-        """Takes one step's loss, scalar float32; called in replica context, traced.
-
-        As few operations as possible: for a small model each is a hundredth of a step.
-        """
-        self.average.assign_add(SMOOTHING_WEIGHT * (loss - self.average.read_value()))
-        self.last.assign(loss)
-
-    def results(self, num_steps: int) -> dict[str, float]:
-        """Returns both by name, after `num_steps` updates.
-
-        The average starts at zero; dividing by the sum of the losses' weights corrects that (Kingma and Ba, 2014,
-        section 3).
-        """
-        sum_of_weights = 1.0 - (1.0 - SMOOTHING_WEIGHT) ** num_steps
-        return {
-            "batch_loss": float(self.last.numpy()),
-            "smoothed_loss": float(self.average.numpy()) / max(sum_of_weights, 1e-12),
-        }
-
-
 class Numbers(tf.Module):
     """The numbers of training steps by name: what the engine measures, and what the task's steps return.
 
@@ -148,7 +117,8 @@ class Numbers(tf.Module):
 
     Attributes:
       training_loss: mean loss since the last reset.
-      loss_trace: loss of the last step, and the moving average over all steps.
+      last_loss: loss of the last step, a mean over replicas.
+      average_loss: the moving average of the losses of all steps, which starts at zero; a mean over replicas.
       returned: means of what steps return, each over the steps that returned it, and over replicas.
     """
 
@@ -156,10 +126,31 @@ class Numbers(tf.Module):
         """Makes the numbers of the loss, under the strategy in scope."""
         super().__init__(name="numbers")
         self.training_loss = Mean("training_loss")
-        self.loss_trace = LossTrace()
+        on_read = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
+        self.last_loss = tf.Variable(0.0, trainable=False, name="batch_loss", **on_read)
+        self.average_loss = tf.Variable(0.0, trainable=False, name="smoothed_loss", **on_read)
         self.returned: dict[str, Mean] = {}
         self._strategy = tf.distribute.get_strategy()
         self._left_out: set[str] = set()
+
+    def add_loss(self, loss: tf.Tensor) -> None:
+        """Takes one step's loss, scalar float32; called in replica context, traced.
+
+        As few operations as possible: for a small model each is a hundredth of a step.
+        """
+        self.training_loss.update_state(loss)
+        self.average_loss.assign_add(SMOOTHING_WEIGHT * (loss - self.average_loss.read_value()))
+        self.last_loss.assign(loss)
+
+    def losses(self, num_steps: int) -> dict[str, float]:
+        """Returns the last loss and the moving average by their names in `LOSSES`, after `num_steps` steps.
+
+        The average starts at zero; dividing by the sum of the losses' weights corrects that (Kingma and Ba, 2014,
+        section 3).
+        """
+        sum_of_weights = 1.0 - (1.0 - SMOOTHING_WEIGHT) ** num_steps
+        values = float(self.last_loss.numpy()), float(self.average_loss.numpy()) / max(sum_of_weights, 1e-12)
+        return dict(zip(LOSSES, values, strict=True))
 
     def make(self, names: Iterable[str]) -> None:
         """Makes the means of names that have none."""
