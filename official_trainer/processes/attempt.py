@@ -35,7 +35,6 @@ class Options:
       first_seconds: the wait before the first restart; each further one without a new checkpoint is twice as long. If
         there is a new one, the whole job is restarted at once.
       peers_seconds: how long the others have to end by themselves after the first failure.
-      preload: modules that processes find imported, because they are forked; if empty, each starts from scratch.
     """
 
     newest_step: Callable[[], int | None]
@@ -43,7 +42,6 @@ class Options:
     max_restarts: int | None = None
     first_seconds: float = 1.0
     peers_seconds: float = 30.0
-    preload: Sequence[str] = ()
 
     def restarts(self, *, is_prompt: bool = False) -> Restarts:
         """Returns a new count of restarts; `is_prompt`: whether there is no wait after a new checkpoint."""
@@ -61,34 +59,24 @@ class Attempt:
         self._ends: list[End] = []
         self._timers = sched.scheduler()
         self._waiting: list[Process] = []
-        self._new_names: list[str] = []
         self._is_ending = False
         self._is_trained = False
 
     def run(self, members: Sequence[Member]) -> Outcome:
         """Starts the processes, and returns how they ended once all of them have."""
         self._printer.expect(member.name for member in members)
-        for process in [
-            Process(member, self._printer.lines_of(member.name), self._options.restarts()) for member in members
-        ]:
-            self._processes.start(process)
+        self._start(
+            *(Process(member, self._printer.lines_of(member.name), self._options.restarts()) for member in members)
+        )
         while self._processes.running or (self._waiting and not self._is_ending):
-            found = self._processes.wait(self._timers.run(blocking=False))
-            if found is not None:
-                process, code = found
-                if code is None:
-                    self._on_start(process)
-                else:
-                    self._on_end(process, code)
+            for process, code in self._processes.wait(self._timers.run(blocking=False)):
+                self._on_end(process, code)
             self._read_signals()
         return judge(self._ends, was_asked=self._signals.asked is not None)
 
-    def _on_start(self, process: Process) -> None:
-        """Prints the process ids, in one line for all processes that are started together."""
-        self._new_names.append(f"{process.member.name} (pid {process.pid})")
-        if all(other.pid for other in self._processes.running.values()):
-            self._printer.say(f"started {', '.join(self._new_names)}")
-            self._new_names.clear()
+    def _start(self, *processes: Process) -> None:
+        started = [f"{process.member.name} (pid {self._processes.start(process)})" for process in processes]
+        self._printer.say(f"started {', '.join(started)}")
 
     def _on_end(self, process: Process, code: int) -> None:
         member = process.member
@@ -135,7 +123,7 @@ class Attempt:
         def start_again() -> None:
             if process in self._waiting and not self._is_ending:
                 self._waiting.remove(process)
-                self._processes.start(process)
+                self._start(process)
 
         self._after(seconds, start_again)
         return True

@@ -1,30 +1,59 @@
 """A process of this machine that is forked from one with TensorFlow imported, by Python's own fork server.
 
-Owns: what the fork server imports; a command's process, with its environment and output, and how it has ended.
-Does not own: what the process runs (`commands.py`), when it is started and stopped (`sweeps/driver.py`).
+Owns: what the fork server imports; a process that runs a module as `python -m` would, with its environment and output;
+how it ends, and that all it has started ends with it.
+Does not own: when it is started and stopped (`attempt.py`, `sweeps/driver.py`).
 
 The fork server imports modules, TensorFlow among them, and never starts TensorFlow's runtime: a process with a running
 runtime cannot be forked. It knows nothing of the user's code. Each process has a session of its own, so Ctrl-C in a
-terminal reaches the driver alone. A process ends with the driver that started it, however that ends.
+terminal reaches the launcher alone. A process ends with the one that asked for it, however that ends: a thread of it
+waits for that, and kills all that the process has started too.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import os
+import runpy
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing import connection, resource_tracker
 
+from official_trainer import lazy
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.processes import commands
+from official_trainer.shown import first_few
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOST = 255
 """What multiprocessing calls the exit code of a process whose fork server was killed."""
+_CHILD_SECONDS = 3.0  # for one that was told to end
+
+_OF_TRAINING = (
+    "tensorflow",
+    "official_trainer.runs.train",
+    "official_trainer.runs.evaluate",
+    "official_trainer.runs.run",
+    "official_trainer.runs.worker",
+    "official_trainer.cli.dispatch",
+    "official_trainer.cli.verbs.train",
+    "official_trainer.config.decode",
+    "official_trainer.config.dump",
+    "official_trainer.config.layers",
+    "official_trainer.inputs.arrays",
+    "rich.live",
+    "rich.progress",
+    "tensorboard.plugins.hparams.summary_v2",
+    "tensorboard.plugins.scalar.summary_v2",
+    "tensorboard.plugins.text.summary_v2",
+    "tensorboard.summary.writer.record_writer",
+)
+"""The modules that every process which trains imports; TensorFlow alone takes seconds. None starts its runtime."""
 
 
 def wait(processes: Iterable[ForkedProcess], *descriptors: int, seconds: float | None = None) -> None:
@@ -38,8 +67,14 @@ class ForkServerError(UserError, RuntimeError):
     exit_code = ExitCode.RETRY
 
 
+def preloaded() -> tuple[str, ...]:
+    """Returns the modules of training, and before them the Keras of the experiment, which this process has read."""
+    return (*(name for name, version in (("keras", 3), ("tf_keras", 2)) if lazy.uses_keras(version)), *_OF_TRAINING)
+
+
 def preload(modules: Sequence[str]) -> None:
     """Has the fork server import modules when it starts, with the first process."""
+    lazy.select()  # what TensorFlow reads from the environment, of which the fork server gets a copy
     CONTEXT.set_forkserver_preload(list(modules))
 
 
@@ -49,20 +84,28 @@ class ForkedProcess:
     Attributes:
       pid: its process id, which is also that of its process group.
       sentinel: is ready to be read once it has ended; see `wait`.
+      output: from which both of its streams are read without waiting; None if they are in a file. The caller closes it.
     """
 
-    def __init__(self, argv: Sequence[str], *, environ: Mapping[str, str], output: str) -> None:
+    def __init__(self, argv: Sequence[str], *, environ: Mapping[str, str], output: str = "") -> None:
         """Starts a command.
 
         Args:
           argv: a module and its arguments, as after `python -m`.
           environ: its whole environment.
-          output: the file to which both of its streams are appended.
+          output: the file to which both of its streams are appended; empty for a pipe.
 
         Raises:
           ForkServerError: it cannot be forked.
         """
-        self._process = CONTEXT.Process(target=_run, args=(list(argv), dict(environ), output))
+        self.output: connection.Connection | None = None
+        if output:
+            file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            written = connection.Connection(file, readable=False)
+        else:
+            self.output, written = CONTEXT.Pipe(duplex=False)
+            os.set_blocking(self.output.fileno(), False)
+        self._process = CONTEXT.Process(target=_run, args=(list(argv), dict(environ), written))
         # Slurm, for example, signals all processes of a job. The fork server inherits the mask and is not ended, else
         # the exit codes of the processes that save would be lost. Starting multiprocessing's tracker changes the mask,
         # so that comes before.
@@ -75,6 +118,7 @@ class ForkedProcess:
             raise ForkServerError(f"{what}; start again") from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            written.close()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
         self.sentinel: int = self._process.sentinel
@@ -103,21 +147,51 @@ class ForkedProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def _run(argv: list[str], environ: dict[str, str], output: str) -> None:
-    """Called in the forked process."""
+def _run(argv: list[str], environ: dict[str, str], output: connection.Connection) -> None:
+    """Called in the forked process: runs a module as `python -m` would."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
-    os.close(descriptor)
+    multiprocessing.set_start_method(None, force=True)  # else that of this process would be the default of the user's
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
+        os.dup2(output.fileno(), descriptor)
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    output.close()
+    os.environ.clear()
+    os.environ.update(environ)
+    if "numpy.random" in sys.modules:  # else all forked processes would draw the same numbers
+        sys.modules["numpy.random"].seed()
+    module, *arguments = argv
+    sys.argv[:] = [module, *arguments]
+    seconds = 0.0  # after an error, whose line is to be the last one
     try:
-        commands.run(argv, environ)
-    except BaseException:
-        commands.end_children(0.0)  # so that the last line is that of the error
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        seconds = _CHILD_SECONDS
+    except SystemExit as end:
+        seconds = 0.0 if end.code else _CHILD_SECONDS
         raise
-    commands.end_children()
+    finally:
+        _end_children(seconds)
+        atexit._run_exitfuncs()  # as at Python's own exit: a save in the background is finished
+
+
+def _end_children(seconds: float) -> None:
+    """Ends processes that multiprocessing would wait for at this process's exit, and says so.
+
+    Args:
+      seconds: how long they may take to end by themselves; 0 kills them at once, without a word.
+    """
+    end = time.monotonic() + seconds
+    left = [child for child in multiprocessing.active_children() if not child.daemon]
+    for child in left:
+        child.join(max(0.0, end - time.monotonic()))
+    left = [child for child in left if child.is_alive()]
+    for child in left:
+        child.kill()
+        child.join()
+    if left and seconds:
+        names = first_few([child.name for child in left])
+        print(f"what it has started still ran {seconds:g} s after its end, and was killed: {names}", file=sys.stderr)
 
 
 def _end_with_parent() -> None:

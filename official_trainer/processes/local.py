@@ -13,7 +13,8 @@ import socket
 
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.processes.attempt import Attempt, Options
-from official_trainer.processes.children import Processes, Starter, StarterError
+from official_trainer.processes.children import Processes
+from official_trainer.processes.forked import ForkServerError
 from official_trainer.processes.job import JobProcesses, Member, members
 from official_trainer.processes.output import Printer
 from official_trainer.processes.signals import Signals
@@ -33,15 +34,13 @@ def launch(job: JobProcesses, options: Options, printer: Printer) -> Outcome:
       printer: prints the output.
     """
     restarts = options.restarts(is_prompt=True)
-    with Signals() as signals, contextlib.ExitStack() as stack:
-        starter = stack.enter_context(Starter(options.preload))
+    with Signals() as signals:
         while True:
             try:
-                with Processes(starter, signals) as processes:
+                with Processes(signals) as processes:
                     outcome = Attempt(job, options, printer, processes, signals).run(place(job))
-            except StarterError as error:
+            except ForkServerError as error:
                 outcome = Outcome(code=error.exit_code, note=str(error), was_asked=signals.asked is not None)
-                starter = stack.enter_context(Starter(options.preload))
             if not options.supervise or outcome.was_asked or outcome.code not in START_AGAIN:
                 return outcome
             step = options.newest_step()

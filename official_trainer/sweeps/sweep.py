@@ -14,9 +14,8 @@ from typing import Any
 
 import optuna
 
-from official_trainer import files, lazy
+from official_trainer import files
 from official_trainer.processes import forked
-from official_trainer.processes.children import preloaded
 from official_trainer.shown import first_few
 from official_trainer.sweeps import rehearsal, results, study
 from official_trainer.sweeps.driver import Driver
@@ -51,8 +50,7 @@ def run(plan: Plan, shown: Shown) -> optuna.Study:
             raise SweepError(f"{what}; name a new directory")
     files.make_dirs(plan.directory)
     try:
-        lazy.select()  # what TensorFlow reads from the environment, of which the fork server gets a copy
-        forked.preload(preloaded())
+        forked.preload(forked.preloaded())
         with study.reported(plan.config.storage):
             with FileLock(files.join(plan.directory, ".draw.lock")):
                 if not files.exists(path):

@@ -92,7 +92,6 @@ def add_flags(parser: flags.Parser) -> None:
     parser.group("Only with `launch local`")
     parser.switch("dry_run", "print the commands of the processes and start none")
     parser.switch("supervise", "restart the job after exit code 75 or 143")
-    parser.switch("spawn", "start each process afresh (default: fork one that has imported TensorFlow)")
     parser.value("data_workers", "N", "add a tf.data service with N data workers")
     parser.value("log_dir", "DIR", "write the output of each process to a file there")
     shared = job_spec.load_shared()
@@ -146,9 +145,8 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from official_trainer.inputs import data_service
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import with_data_service
-    from official_trainer.processes import local, output
+    from official_trainer.processes import forked, local, output
     from official_trainer.processes.attempt import Options
-    from official_trainer.processes.children import preloaded
     from official_trainer.runs import run as engine
     from official_trainer.runs.job import check_ready
 
@@ -173,8 +171,8 @@ def _run_here(arguments: argparse.Namespace) -> int:
         newest_step=job.newest_step,
         supervise=arguments.supervise,
         max_restarts=limit,
-        preload=() if arguments.spawn else preloaded(),
     )
+    forked.preload(forked.preloaded())
     log_dir = os.path.expanduser(arguments.log_dir or "")
     with process.outliving_reader():
         printer = output.Printer(

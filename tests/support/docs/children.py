@@ -11,13 +11,10 @@ import types
 def run_command(program, argv):
     from official_trainer import cli
     from official_trainer.launch.targets.slurm import SlurmProfile
-    from official_trainer.processes import children
-    from tests.support.processes.forked_starter import ForkedStarter
-    from tests.support.sweeps.drivers import fork_trials
+    from tests.support.processes.from_here import fork_processes
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if pytest runs in the background
-    children.Starter = ForkedStarter
-    fork_trials()
+    fork_processes()
     SlurmProfile.__init__.__kwdefaults__["node_local"] = ()  # the session's folder, often in /tmp, is /shared here
     return cli.main(argv[1:], script="train.py") if program == "python" else cli.main(argv)
 

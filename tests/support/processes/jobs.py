@@ -17,9 +17,9 @@ TIMEOUT_SECONDS = 120
 class Launched:
     """A launcher with its processes; `out` and `err` once it has ended."""
 
-    def __init__(self, folder, counts, sources, *, grace_seconds=60, log_dir=None, spawn=False, **options):
+    def __init__(self, folder, counts, sources, *, grace_seconds=60, log_dir=None, **options):
         self.folder = Path(folder)
-        options = {"preload": [] if spawn else ["json"], "peers_seconds": 60, "first_seconds": 0, **options}
+        options = {"preload": ["json"], "peers_seconds": 60, "first_seconds": 0, **options}
         wanted = {"counts": counts, "sources": sources, "grace_seconds": grace_seconds, "log_dir": log_dir}
         command = [
             sys.executable,
@@ -49,8 +49,8 @@ class Launched:
         """Waits until processes have left these marks."""
         until(lambda: all((self.folder / mark).exists() for mark in marks), self.process)
 
-    def starter(self):
-        """Returns the pid of the process that started the others."""
+    def fork_server(self):
+        """Returns the pid of the process that forked the others."""
         pid = int((self.folder / "pid of worker 0").read_text())
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 

@@ -8,20 +8,22 @@ import signal
 from pathlib import Path
 
 from tests.support.forked import Child
+from tests.support.processes.from_here import fork_processes
 from tests.support.processes.jobs import is_alive, until
 
-LAUNCHER, STARTER = "launcher", "starter"
+LAUNCHER = "launcher"
 
 
 class LocalJob:
     """A job on this machine; use it in a `with` block, after which nothing of it runs.
 
-    A process is named as the launcher names it: `worker 0`; so are `launcher` and `starter`, which starts the others.
+    A process is named as the launcher names it: `worker 0`; so is the `launcher`.
     """
 
     def __init__(self, argv, *, cwd, folder, env=None):
         Path(folder).mkdir(parents=True)
-        self._child = Child(functools.partial(_launch, list(argv)), cwd=cwd, folder=folder, env=env)
+        target = functools.partial(_launch, list(argv))
+        self._child = Child(target, cwd=cwd, folder=folder, env=env, starts_processes=True)
         self._seen = {self._child.process.pid}
 
     def __enter__(self):
@@ -77,8 +79,6 @@ class LocalJob:
     def _pid(self, name):
         if name == LAUNCHER:
             return self._child.process.pid
-        if name == STARTER:
-            return next(iter(_children(self._child.process.pid)), None)
         found = re.findall(rf"\b{re.escape(name)} \(pid (\d+)\)", self._child.out)
         return int(found[-1]) if found else None
 
@@ -98,10 +98,8 @@ def _children(pid):
 
 def _launch(argv):
     from official_trainer import cli
-    from official_trainer.processes import local
-    from tests.support.processes.forked_starter import ForkedStarter
 
-    local.Starter = ForkedStarter
+    fork_processes()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)  # ignored if pytest runs in the background
     return cli.main(["launch", "local", *argv])

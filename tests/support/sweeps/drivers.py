@@ -7,7 +7,6 @@ forked from Python's fork server. Everything else is as it is for a user.
 import contextlib
 import functools
 import mmap
-import multiprocessing
 import os
 import random
 import shutil
@@ -23,6 +22,7 @@ from official_trainer.sweeps import distributions, results, space
 from tests import ROOT
 from tests.support import runs
 from tests.support.forked import Child, run_command
+from tests.support.processes.from_here import fork_processes
 
 WORKSPACE = ROOT / "tests" / "support" / "sweeps" / "workspace"
 OUT = "out"
@@ -213,27 +213,11 @@ def run_verb(words):
     return cli.main(words)
 
 
-def fork_trials():
-    """Has the trials of this process's sweeps forked from it, which has imported TensorFlow."""
-    from official_trainer.processes import forked
-
-    run = forked._run
-
-    def run_anew(argv, environ, output):
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        run(argv, environ, output)
-
-    forked.CONTEXT, forked._run = multiprocessing.get_context("fork"), run_anew
-
-
 def _prepare(mark):
     """Called in the process of a driver: has trials forked, and marks when it waits for them."""
     from official_trainer.processes import forked
 
-    fork_trials()
+    fork_processes()
     with open(mark, "r+b") as file:
         idle = mmap.mmap(file.fileno(), 1)
     wait = forked.wait

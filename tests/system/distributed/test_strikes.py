@@ -14,7 +14,7 @@ from tests.support.chaos.runs import INTERVALS, Variant
 from tests.support.chaos.summary import Tally
 from tests.support.distributed.coordinated import LONG, WORKSPACE, Run
 from tests.support.distributed.workers import TWO_WORKERS, argv_of, cluster, phase_of
-from tests.support.processes.local_jobs import LAUNCHER, STARTER, LocalJob
+from tests.support.processes.local_jobs import LAUNCHER, LocalJob
 
 VICTIMS = {"chief": [0], "worker": [1], "all": [0, 1], "nobody": []}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)
@@ -138,8 +138,8 @@ def supervised_to_its_end(start, model_dir, victim, phase, chance):
     return has_struck
 
 
-SUPERVISED = [(v, p) for p in PHASES for v in ("worker 0", "worker 1", STARTER, LAUNCHER)]
-SERVED = [(v, p) for p in PHASES for v in ("chief", "worker 0", "ps 0", STARTER, LAUNCHER)]
+SUPERVISED = [(v, p) for p in PHASES for v in ("worker 0", "worker 1", LAUNCHER)]
+SERVED = [(v, p) for p in PHASES for v in ("chief", "worker 0", "ps 0", LAUNCHER)]
 
 
 @pytest.mark.parametrize(("victim", "phase"), cases(SUPERVISED, (LAUNCHER, "train")), ids=str)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from official_trainer.processes import forked
-from official_trainer.processes.children import preloaded
 from official_trainer.processes.forked import ForkedProcess
 from tests import ROOT
 from tests.support.cases import cases
@@ -27,13 +26,12 @@ class Commands:
     def __init__(self, folder):
         self._folder, self._count = folder, 0
 
-    def start(self, source, **environ):
+    def start(self, source, *, piped=False, **environ):
         self._count += 1
         (self._folder / f"command_{self._count}.py").write_text(f"import os, sys\n{source}\n")
         self.output = self._folder / f"output-{self._count}"
-        return ForkedProcess(
-            [f"command_{self._count}", "word"], environ={**os.environ, **environ}, output=str(self.output)
-        )
+        argv, output = [f"command_{self._count}", "word"], "" if piped else str(self.output)
+        return ForkedProcess(argv, environ={**os.environ, **environ}, output=output)
 
     def run(self, source, **environ):
         """Returns the exit code and the lines of a command."""
@@ -86,6 +84,26 @@ def test_a_command_has_its_own_exit_code(commands, source, code):
     found, lines = commands.run(source)
     assert found == code and ("ValueError: mine" in lines) == ("mine" in source)
     assert commands.run("print('well')") == (0, ["well"])
+
+
+def test_a_pool_that_is_left_ends_by_itself(commands):
+    """N26: at the end of its process, after the work that it was given."""
+    pool = "import concurrent.futures as c\npool = c.ProcessPoolExecutor(1)\npool.submit(print, 'worked', flush=True)"
+    assert commands.run(pool) == (0, ["worked"])
+
+
+def test_output_can_be_read_as_it_comes(commands):
+    """N26: both streams through a pipe, while the command runs; its end is the end of the pipe."""
+    source = "print('a', flush=True)\nprint('b', file=sys.stderr)\nimport time\ntime.sleep(600)"
+    process = commands.start(source, piped=True)
+    said = b""
+    while said.count(b"\n") < 2:
+        forked.wait([process], process.output.fileno(), seconds=60)
+        said += os.read(process.output.fileno(), 100)
+    assert said == b"a\nb\n" and process.exit_code() is None
+    process.kill()
+    connection.wait([process.sentinel], 60)
+    assert process.exit_code() == -signal.SIGKILL and os.read(process.output.fileno(), 100) == b""
 
 
 @pytest.mark.parametrize(
@@ -181,7 +199,7 @@ def _group(name):
 @pytest.mark.parametrize("keras", ["keras", "tf_keras"])
 def test_the_fork_server_never_starts_the_runtime(keras, tmp_path):
     """N26: a command finds a TensorFlow that has executed nothing; the same look after an operation finds more."""
-    modules = [keras, *(name for name in preloaded() if name not in ("keras", "tf_keras"))]
+    modules = [keras, *(name for name in forked.preloaded() if name not in ("keras", "tf_keras"))]
     source = (
         "import os, sys\nfrom multiprocessing import connection\nfrom official_trainer.processes import forked\n"
         f"forked.preload({modules})\n"

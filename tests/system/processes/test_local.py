@@ -24,8 +24,7 @@ def run(folder, counts, sources, **options):
 # All is well
 
 
-@pytest.mark.parametrize("spawn", [False, True])
-def test_lines_are_whole_and_have_a_name(tmp_path, spawn):
+def test_lines_are_whole_and_have_a_name(tmp_path):
     """N20: written in pieces by three processes at once, on both streams; the last line has no end."""
     source = """
 for i in range(300):
@@ -34,7 +33,7 @@ for i in range(300):
     print(f" {NAME}", file=stream, flush=True)
 print("end", end="")
 """
-    code, job = run(tmp_path, {"worker": 3}, {"worker": source}, spawn=spawn, log_dir=str(tmp_path / "logs"))
+    code, job = run(tmp_path, {"worker": 3}, {"worker": source}, log_dir=str(tmp_path / "logs"))
     assert code == 0, job.err
     lines = job.out.splitlines()
     for index in range(3):
@@ -49,15 +48,14 @@ print("end", end="")
     )
 
 
-@pytest.mark.parametrize("spawn", [False, True])
-def test_each_process_is_told_who_it_is(tmp_path, spawn):
+def test_each_process_is_told_who_it_is(tmp_path):
     """By TF_CONFIG, as `cluster_env` reads it; ports are all different, and no proxy is asked for loopback."""
     source = (
         "print(json.dumps([dict(os.environ)['TF_CONFIG'], os.environ['no_proxy'], sys.modules['__main__'].__name__]))"
     )
     sources = dict.fromkeys(("worker", "ps", "evaluator"), source + "; touch(NAME)")
     sources["chief"] = source + "; [wait(name) for name in ('worker 0', 'worker 1', 'ps 0')]"
-    code, job = run(tmp_path, {**SERVED, "evaluator": 1}, sources, spawn=spawn)
+    code, job = run(tmp_path, {**SERVED, "evaluator": 1}, sources)
     assert code == 0, job.err
     said = {name: json.loads(text) for name, text in re.findall(r"^\[(.*?)\] +(\[.*)$", job.out, flags=re.MULTILINE)}
     assert set(said) == {"chief", "worker 0", "worker 1", "ps 0", "evaluator"}
@@ -281,45 +279,45 @@ forever()
 _ALL = ("pid of child of worker 0", "pid of child of worker 1")
 
 
-@pytest.mark.parametrize("spawn", [False, True])
-def test_nothing_is_left_when_the_launcher_is_killed(tmp_path, spawn):
+def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     """Nor what its processes have started themselves."""
-    job = Launched(tmp_path, TWO, {"worker": _WITH_CHILD}, spawn=spawn)
+    job = Launched(tmp_path, TWO, {"worker": _WITH_CHILD})
     job.until(*_ALL)
-    pids = [*job.pids(), job.starter()]
+    pids = [*job.pids(), job.fork_server()]
     assert len(pids) == 5
     job.process.kill()
     until(lambda: not any(is_alive(pid) for pid in pids))
     job.wait()
 
 
-@pytest.mark.parametrize("spawn", [False, True])
-def test_no_process_of_the_job_is_left_when_starter_and_launcher_are_killed_at_once(tmp_path, spawn):
-    job = Launched(tmp_path, TWO, {"worker": "touch(NAME); forever()"}, spawn=spawn)
-    job.until("worker 0", "worker 1")
+def test_no_process_of_the_job_is_left_when_fork_server_and_launcher_are_killed_at_once(tmp_path):
+    """N20: each of them waits for the launcher's end itself."""
+    job = Launched(tmp_path, TWO, {"worker": _WITH_CHILD})
+    job.until(*_ALL)
     pids = job.pids()
-    starter = job.starter()
-    os.kill(starter, signal.SIGSTOP)  # so that it is the kernel who does it
+    assert len(pids) == 4
+    os.kill(job.fork_server(), signal.SIGKILL)
     job.process.kill()
-    os.kill(starter, signal.SIGKILL)
     until(lambda: not any(is_alive(pid) for pid in pids))
     job.wait()
 
 
-def test_a_starter_that_dies_is_said(tmp_path):
-    job = Launched(tmp_path, TWO, {"worker": "touch(NAME); forever()"})
-    job.until("worker 0", "worker 1")
-    os.kill(job.starter(), signal.SIGKILL)
-    assert job.wait() == 75
-    assert "the process that starts all others was killed by SIGKILL; its processes died with it" in job.err
+@pytest.mark.parametrize("supervise", [False, True])
+def test_a_fork_server_that_is_killed_ends_its_processes(tmp_path, supervise):
+    """N20, N26: with 75, so that a job under `supervise` starts again, from a new one."""
+    job = Launched(tmp_path, TWO, {"worker": "lives() == 1 and forever()"}, supervise=supervise)
+    job.until("worker 0 1", "worker 1 1")
+    os.kill(job.fork_server(), signal.SIGKILL)
+    assert job.wait() == (0 if supervise else 75), job.err
+    assert (tmp_path / "worker 1 2").exists() == supervise
 
 
-def test_a_starter_that_does_not_start_is_not_tried_again(tmp_path):
-    """TensorFlow cannot be imported, say; see its error message itself."""
-    code, job = run(tmp_path, TWO, {"worker": "touch(NAME)"}, preload=["no_such_module"], supervise=True)
-    assert code == 1
-    assert "No module named 'no_such_module'" in job.err
-    assert "error: the process that starts all others ended with exit code 1; its error is above" in job.err
+def test_a_fork_server_that_does_not_start_is_said(tmp_path):
+    """N26: its error is above; the launcher may be started again."""
+    code, job = run(tmp_path, TWO, {"worker": "touch(NAME)"}, preload=["tests.support.processes.refuses"])
+    assert code == 75
+    assert "ValueError: no" in job.err
+    assert "error: the process that forks others has ended; its error is above, or it was killed" in job.err
 
 
 def test_a_job_goes_on_when_nothing_reads_its_output(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 from official_trainer.sweeps import results
 from tests.support.forked import Child
-from tests.support.sweeps.drivers import OUT, Sweep, fork_trials, run_verb
+from tests.support.processes.from_here import fork_processes
+from tests.support.sweeps.drivers import OUT, Sweep, run_verb
 from tests.support.sweeps.postgresql import needs_postgresql, postgresql
 
 RATE = "trainer.optimizer_config.learning_rate.constant.learning_rate"
@@ -20,7 +21,7 @@ def swept(sweep, name, url):
     words = ["sweep", "points", "--space=space.yaml", f"--model_dir={OUT}", "--storage=env:STUDY"]
     folder = sweep.folder / name
     folder.mkdir()
-    target, options = functools.partial(run_verb, words), {"first": fork_trials, "starts_processes": True}
+    target, options = functools.partial(run_verb, words), {"first": fork_processes, "starts_processes": True}
     return Child(target, cwd=sweep.folder, folder=folder, env={"STUDY": url}, **options)
 
 

@@ -12,7 +12,8 @@ from official_trainer.sweeps import results
 from tests import ROOT
 from tests.support import runs
 from tests.support.forked import Child, run_command
-from tests.support.sweeps.drivers import OUT, Sweep, fork_trials, run_verb
+from tests.support.processes.from_here import fork_processes
+from tests.support.sweeps.drivers import OUT, Sweep, run_verb
 
 RATE = "trainer.optimizer_config.learning_rate.constant.learning_rate"
 SPACE = f"""
@@ -54,7 +55,7 @@ def command(sweep, *words, text=None):
     folder = sweep.folder / f"output-{len(list(sweep.folder.iterdir()))}"
     folder.mkdir()
     target = functools.partial(run_verb, ["sweep", *words])
-    return Child(target, cwd=sweep.folder, folder=folder, first=fork_trials, starts_processes=True).wait()
+    return Child(target, cwd=sweep.folder, folder=folder, first=fork_processes, starts_processes=True).wait()
 
 
 WORDS = ("points", "--space=space.yaml", f"--model_dir={OUT}")

@@ -99,10 +99,7 @@ def test_what_cannot_be_sent_is_refused_with_its_place():
 
 
 _LOADERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
-_OVER_A_PIPE = {
-    "inputs/reader.py",
-    *(f"processes/{name}.py" for name in ("children", "commands", "forked", "starter")),
-}
+_OVER_A_PIPE = {"inputs/reader.py", "processes/forked.py"}
 """These pickle by `multiprocessing`, over socket pairs that only a process and the one that it started have."""
 
 _FROM_OWN_FOLDER = {"formats/clean_process.py"}
