@@ -1,4 +1,4 @@
-"""The checkpoints that a directory holds: found, verified, committed, set aside when they are damaged, deleted.
+"""The checkpoints that a directory holds: found, verified, committed, passed over when they are damaged, deleted.
 
 Owns: when a checkpoint counts (its manifest is there and true), what is deleted and in which order.
 Does not own: saving and restoring values (`store.py`), which checkpoints are kept (`retention.py`), the manifest's
@@ -6,9 +6,10 @@ format (`manifest.py`), knowing those of Model Garden (`garden.py`).
 
 A save writes `ckpt-N.saving`, TensorFlow's files, then `ckpt-N.manifest.json`, which commits. Deleting removes the
 manifest first. So a process may die anywhere, on file systems without rename too, and what is left can be recognized:
-manifest and matching files, whole; `.saving` without a manifest, a save that died; anything else, damage. TensorFlow's
-`checkpoint` pointer file is written for other tools, and never read. What Model Garden's driver saved is neither
-deleted nor moved, whole or not, until a checkpoint of the same step is saved.
+manifest and matching files, whole; `.saving` without a manifest, a save that died; anything else, damage. What is
+damaged stays where it is, until a checkpoint of its step is saved or it is older than all that are kept. TensorFlow's
+`checkpoint` pointer file is written for other tools, and never read. What Model Garden's driver saved is not deleted,
+whole or not, until a checkpoint of the same step is saved.
 """
 
 from __future__ import annotations
@@ -22,12 +23,10 @@ from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.manifest import CheckpointError, Manifest, committed_steps
 from official_trainer.checkpoints.matching import saved_specs
-from official_trainer.lazy import tf
 from official_trainer.tracking.record import versions
 
 _logger = logging.getLogger(__name__)
 
-QUARANTINE = "quarantine"
 POINTER = "checkpoint"
 REPLACEMENT = "replacement"
 """Folder for a checkpoint of a step that has one already, until it takes that one's place."""
@@ -42,12 +41,12 @@ class CheckpointDirectory:
 
     def __init__(self, path: str) -> None:
         self.path = str(path)
-        self._unmovable: set[int] = set()
+        self._damaged: set[int] = set()  # the steps that this process has passed over
         self._is_ours = False
 
     def steps(self) -> tuple[int, ...]:
-        """Returns the committed steps, rising; without damaged ones that could not be moved to quarantine."""
-        return tuple(step for step in committed_steps(self.path) if step not in self._unmovable)
+        """Returns the committed steps, rising; without damaged ones that were passed over."""
+        return tuple(step for step in committed_steps(self.path) if step not in self._damaged)
 
     def prefix(self, step: int) -> str:
         """Returns the path of `step` as TensorFlow takes it, without suffix."""
@@ -78,7 +77,7 @@ class CheckpointDirectory:
         known = manifest.parts(self.path)
         ours = any(map(manifest.has_mark, known.values()))
         foreign = [name.removesuffix(".index") for name in names if name.endswith(".index")]
-        if foreign and not ours and QUARANTINE not in names and not garden.wrote_any(self.path, foreign):
+        if foreign and not ours and not garden.wrote_any(self.path, foreign):
             raise CheckpointError(
                 f"{self.path} holds TensorFlow checkpoints without manifests: {', '.join(foreign)}. Another tool wrote "
                 "them, or their manifests were deleted, so it is unknown whether they are whole. To start from their "
@@ -88,9 +87,7 @@ class CheckpointDirectory:
         self._is_ours = True
 
     def newest_whole(self, *, verify: bool) -> int | None:
-        """Returns the newest whole step, and moves newer ones, which are damaged, to `quarantine/`.
-
-        Returns None if nothing was ever saved here.
+        """Returns the newest whole step, and passes over newer ones, which are damaged; None if there is nothing.
 
         Raises:
           CheckpointError: there are checkpoints, but none of them is whole.
@@ -99,18 +96,17 @@ class CheckpointDirectory:
         for step in reversed(manifest.saved_steps(self.path)):
             damage = manifest.damage(self.path, step, checksums=verify)
             if damage is None:
-                for damaged_step, reason in damaged.items():
-                    self._quarantine(damaged_step, reason)
+                self._damaged = {*damaged}
+                for passed, reason in damaged.items():
+                    _logger.warning("%s is damaged: %s; an older checkpoint is used", self.prefix(passed), reason)
                 return step
             damaged[step] = damage
-        quarantined = files.list_dir(files.join(self.path, QUARANTINE))
-        if damaged or quarantined:
+        if damaged:
             raise CheckpointError(
                 "\n".join(
                     [
                         f"{self.path} holds checkpoints, but none that is whole:",
                         *(f"  ckpt-{step}: {reason}" for step, reason in damaged.items()),
-                        *(f"  {QUARANTINE}/{name}" for name in quarantined),
                         "The run does not start from step 0, because that would hide the damage. Put a good copy of",
                         "these files back, or set another --model_dir, or delete these files to start from step 0.",
                     ]
@@ -133,7 +129,7 @@ class CheckpointDirectory:
             extra=dict(extra),
         )
         manifest.write(self.path, committed)
-        self._unmovable.discard(step)
+        self._damaged.discard(step)
 
     def delete(self, step: int) -> None:
         """Deletes the checkpoint of `step`; one that is gone already is fine."""
@@ -171,24 +167,6 @@ class CheckpointDirectory:
         files.remove_temporaries(self.path, POINTER)
         self._write_pointer([step for step in sorted(committed) if step in wanted or step in gardens])
 
-    def _quarantine(self, step: int, reason: str) -> None:
-        if step in manifest.gardens_steps(self.path):
-            self._unmovable.add(step)
-            _logger.warning("%s is damaged: %s; it stays, and an older one is used", self.prefix(step), reason)
-            return
-        target = files.join(self.path, QUARANTINE)
-        files.make_dirs(target)
-        taken = set(files.list_dir(target))
-        parts = manifest.parts(self.path).get(step, {})
-        for name in sorted(parts, key=lambda name: parts[name] != ".manifest.json"):  # without it, it does not count
-            number = next(n for n in range(len(taken) + 1) if _numbered(name, n) not in taken)
-            try:
-                files.rename(files.join(self.path, name), files.join(target, _numbered(name, number)))
-            except (OSError, tf.errors.OpError) as error:
-                _logger.warning("%s could not be moved: %s", files.join(self.path, name), error)
-                self._unmovable.add(step)
-        _logger.warning("%s is damaged: %s; moved to %s, using an older checkpoint", self.prefix(step), reason, target)
-
     def _write_pointer(self, committed: Sequence[int]) -> None:
         if committed:  # an older pointer to nothing is read by TensorFlow's tools alone
             pointer = files.join(self.path, POINTER)
@@ -218,7 +196,3 @@ def pointer_text(newest: str, names: Iterable[str]) -> str:
 def _remove(directory: str, names: Iterable[str]) -> None:
     for name in names:
         files.remove(files.join(directory, name))
-
-
-def _numbered(name: str, number: int) -> str:
-    return f"{name}.{number}" if number else name

@@ -143,7 +143,7 @@ class CheckpointStore(CheckpointDirectory):
         with _faults_explained(self, step):
             if overwrite:
                 finish_replacement(self.path)  # which a process that died has left
-            is_committed = step not in self._unmovable and manifest.is_committed(self.path, step)
+            is_committed = step not in self._damaged and manifest.is_committed(self.path, step)
             self.check_is_ours()
         if is_committed and not overwrite:
             return
@@ -221,7 +221,7 @@ class CheckpointStore(CheckpointDirectory):
     def restore(self, *, verify: bool = True) -> RestoreReport | None:
         """Restores the newest whole checkpoint.
 
-        Checkpoints that turn out to be damaged are moved to `quarantine/` and the next older one is used.
+        Checkpoints that turn out to be damaged are passed over, with a warning, and the next older one is used.
 
         Args:
           verify: whether checksums are compared; existence and sizes always are.

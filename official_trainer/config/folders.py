@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 RESERVED = (
     *("best", "commands", "continuous_eval", "export", "hparams", "intermediates", "mlartifacts", "non_finite"),
-    *("optimizer", "predictions", "quarantine", "time", "train", "validation", "wandb", "workers"),
+    *("optimizer", "predictions", "time", "train", "validation", "wandb", "workers"),
 )
 """Folders that the run, or a part of it, uses under this very name."""
 

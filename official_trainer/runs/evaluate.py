@@ -22,7 +22,6 @@ from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.schedule import as_action
 from official_trainer.checkpoints import garden, manifest
-from official_trainer.checkpoints.directory import QUARANTINE
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.config import ConfigError
 from official_trainer.runs.build import (
@@ -76,7 +75,7 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
     init_checkpoint = getattr(job.config.task, "init_checkpoint", "")
     may_begin = checkpoint == "latest" and (job.prebuilt is not None or init_checkpoint)
     names = files.list_dir(job.model_dir) if may_begin else []  # checkpoints, whole or not, also of another tool
-    has_begun = any(name.endswith((".index", ".manifest.json")) or name == QUARANTINE for name in names)
+    has_begun = any(name.endswith((".index", ".manifest.json")) for name in names)
     begins = may_begin and not has_begun
     directory, step = ("", 0) if begins else find_checkpoint(job, checkpoint)
     with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:

@@ -313,7 +313,6 @@ def test_another_model_is_refused_and_nothing_is_assigned(model_dir, change, mes
     assert re.search(message, str(caught.value)), str(caught.value)
     assert f"task.init_checkpoint={model_dir}/ckpt-1" in str(caught.value)
     assert_same(other.values(), before)
-    assert "quarantine" not in names(model_dir)
 
 
 @pytest.mark.parametrize(
@@ -360,25 +359,6 @@ def test_long_lists_are_cut(model_dir):
 
 
 # Damage.
-
-
-def test_a_quarantine_alone_stops_the_run(saved):
-    flip(pathlib.Path(saved, "ckpt-3.index"))
-    Program().store(saved).restore()
-    for name in names(saved):
-        if name.startswith("ckpt-"):
-            os.remove(os.path.join(saved, name))
-    with pytest.raises(CheckpointError, match=r"none that is whole:\n  quarantine/ckpt-3"):
-        Program().store(saved).restore()
-
-
-def test_the_same_step_can_be_quarantined_twice(saved):
-    for _ in range(2):
-        flip(pathlib.Path(saved, "ckpt-3.index"))
-        program = Program()
-        program.store(saved).restore()
-        program.store(saved).save(3)
-    assert {"ckpt-3.index", "ckpt-3.index.1"} <= set(names(os.path.join(saved, "quarantine")))
 
 
 @pytest.mark.parametrize(("place", "message"), [(0, "is damaged: "), (-1, "cannot be read: ")])

@@ -241,7 +241,7 @@ def test_continuous_eval_ends_with_the_run_not_with_its_own_config(finished, tmp
 def test_continuous_eval_goes_on_past_a_checkpoint_that_is_damaged_or_goes(
     finished, tmp_path, monkeypatch, caplog, harm, message
 ):
-    """N14: deleted or quarantined while it is read, or damaged: the others are evaluated, the last one too."""
+    """N14: deleted while it is read, or damaged: the others are evaluated, the last one too."""
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
     load_weights = CheckpointState.load_weights

@@ -110,7 +110,7 @@ def _best(broken, unbroken):
 
 def _others(model_dir):
     """Returns the bits of each checkpoint that an action has saved, by its path."""
-    folders = {"best", "quarantine", "export"}
+    folders = {"best", "export"}
     paths = [path.relative_to(model_dir) for path in model_dir.glob("*/**/ckpt-*.index")]
     return {str(path): bits(model_dir / path.with_suffix("")) for path in paths if path.parts[0] not in folders}
 

@@ -170,7 +170,7 @@ def test_an_error_at_every_operation_of_a_save(faults, whole, model_dir, kind, i
 
 @pytest.mark.parametrize("fault", [Killed, errno.EIO], ids=["killed", "failing"])
 def test_a_fault_at_every_operation_of_a_restore(faults, whole, model_dir, fault):
-    """N3: also while a damaged checkpoint is moved away, the next start finds the newest whole one."""
+    """N3: also past a damaged checkpoint, the next start finds the newest whole one."""
 
     def prepare():
         renewed(whole, model_dir)

@@ -66,14 +66,14 @@ def test_each_step_once_oldest_first_until_the_run_is_done(tmp_path):
 
 
 def test_a_step_that_went_while_it_was_read_and_came_back_is_yielded_again(tmp_path):
-    """N14: a checkpoint that the trainer set aside and saved anew is a checkpoint like any other."""
+    """N14: a damaged checkpoint that the trainer saved anew is a checkpoint like any other."""
     run = Run(tmp_path / "run", [lambda r: (r.commit(20), r.finish())])
     run.commit(10, 20)
     steps = []
     for step in run.follow():
         steps.append(step)
         if steps == [10, 20]:
-            run.delete(20)  # quarantined before it could be evaluated
+            run.delete(20)  # it is damaged, and saved anew
         else:
             run.done.add(step)
     assert steps == [10, 20, 20]
