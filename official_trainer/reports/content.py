@@ -43,7 +43,8 @@ def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
     metric, direction = next(iter(measures.deciding(runs, summaries).items()), (None, None))
     pairs = [(run, _run(run, metric, direction)) for run in runs]
     pairs.sort(key=lambda pair: _rank(pair[1], direction))
-    runs, rows = [run for run, _ in pairs], [{"id": index, **row} for index, (_, row) in enumerate(pairs)]
+    runs = [run for run, _ in pairs]
+    rows = [{"id": index, **row} for index, (_, row) in enumerate(pairs)]
     with_curves = [index for index, run in enumerate(runs) if run.curves.by_split]
     highlighted = (with_curves or [*range(len(runs))])[:_MOST_HIGHLIGHTED]
     charts, about_curves = curves.chart(runs, metric)
@@ -106,15 +107,16 @@ def _fields(runs: Sequence[OpenedRun]) -> dict[str, Any]:
     """Returns the fields in which configs differ, those of most runs first; of a single run its whole config."""
     counts = collections.Counter(path for run in runs for path in run.differs)
     fields, names = [path for path, _ in counts.most_common()], short_names(counts)
-    about, whole = "", None
+    about = ""
+    config: list[list[str]] | None = None
     if len(runs) == 1:
         about = "Each value with what set it: a default of the experiment, a file, or a flag."
-        whole = [[path, flow(value), runs[0].origin(path)] for path, value in runs[0].config.items()]
+        config = [[path, flow(value), runs[0].origin(path)] for path, value in runs[0].config.items()]
     return {
         "fields": [{"path": path, "name": names[path]} for path in fields[:_MOST_COLUMNS]],
         "config_fields": fields,
         "config_about": about,
-        "config": whole,
+        "config": config,
     }
 
 

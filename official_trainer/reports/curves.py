@@ -70,7 +70,7 @@ def chart(runs: Sequence[OpenedRun], metric: str | None) -> tuple[list[dict[str,
 
 
 def thinned(values: Sequence[float], limit: int) -> list[int]:
-    """Returns the places of values that stay: the first, the last, and the extremes of each stretch between.
+    """Returns the indices of the values that stay: the first, the last, and the extremes of each stretch between.
 
     Example:
       >>> from official_trainer.reports.curves import thinned
@@ -83,7 +83,8 @@ def thinned(values: Sequence[float], limit: int) -> list[int]:
     stretches = max(1, (limit - 2) // 2)
     kept = [0]
     for number in range(stretches):
-        start, end = (1 + (count - 2) * at // stretches for at in (number, number + 1))
+        start = 1 + (count - 2) * number // stretches
+        end = 1 + (count - 2) * (number + 1) // stretches
         inside = values[start:end]
         low, high = start + inside.index(min(inside)), start + inside.index(max(inside))
         kept += sorted({low, high})

@@ -44,17 +44,17 @@ def facts(
         name = [best["name"]] if len(rows) > 1 else []
         yield f"Best {metric}", show(float(best["best"])), ", ".join([_BETTER[direction], *step, *name])
     times = [row["time"] for row in rows if row["time"] is not None]
-    seconds = sum(sum(time["parts"].values()) for time in times)
+    seconds = sum(sum(time["seconds"].values()) for time in times)
     if seconds > 0:
-        kept = sum((time["goodput"] or 0.0) * sum(time["parts"].values()) for time in times)
+        kept = sum((time["goodput"] or 0.0) * sum(time["seconds"].values()) for time in times)
         yield "Time", duration_text(seconds), f"{100 * kept / seconds:.0f} % in steps that count"
 
 
 def account(run: RecordedRun) -> dict[str, Any] | None:
     """Returns the time of a run as JSON takes it; None without a record of it.
 
-    `parts` are the seconds of each part; `between` are those in which no process ran, and `lost` those after the last
-    record of one that was killed. `goodput` is the share of all of it that went into steps whose results were kept:
+    `seconds` has those of each phase; in `between` no process ran, and `lost` are those after the last record of a
+    process that was killed. `goodput` is the share of all of it that went into steps whose results were kept:
     steps that were repeated after a kill count once.
     """
     total = _mapping(_mapping(run.record.get("time")).get("total"))
@@ -68,7 +68,7 @@ def account(run: RecordedRun) -> dict[str, Any] | None:
     trained, all_seconds = total.get("steps"), sum(seconds.values())
     kept = min(1.0, run.step / trained) if is_step(trained) and trained > 0 and run.step is not None else 1.0
     return {
-        "parts": seconds,
+        "seconds": seconds,
         "goodput": round(seconds.get("steps", 0.0) * kept / all_seconds, 4) if all_seconds > 0 else None,
         "restarts": restarts if is_step(restarts := total.get("restarts")) else 0,
     }

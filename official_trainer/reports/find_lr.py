@@ -68,7 +68,8 @@ class RateCurve:
         if not self._falls():
             return None
         end = self._lowest + 1
-        losses, lengths = self.smoothed[:end], list[int]()  # of the longest series that ends at each place
+        losses = self.smoothed[:end]
+        lengths: list[int] = []  # of the longest series that ends with each loss
         for i, loss in enumerate(losses):
             lengths.append(1 + max((lengths[j] for j in range(i) if losses[j] > loss), default=0))
         last = lengths.index(max(lengths))
@@ -76,7 +77,7 @@ class RateCurve:
 
     @property
     def _lowest(self) -> int:
-        """The place of the lowest smoothed loss; what comes after it has begun to diverge."""
+        """The index of the lowest smoothed loss; what comes after it has begun to diverge."""
         finite = [loss if math.isfinite(loss) else math.inf for loss in self.smoothed]
         return finite.index(min(finite))
 
@@ -146,9 +147,9 @@ def search(job: Job, *, num_steps: int) -> RateCurve:
         rates = [float(rate) for rate in optimization.learning_rates(trainer.optimizer, trainer.global_step).values()]
         if len(rates) > 1 or not math.isclose(rates[0], _LOWEST, rel_tol=1e-3):
             used = first_few([f"{rate:g}" for rate in rates])
-            said = f"{type(trainer.task).__name__} trains with {used}, not with {_LOWEST:g}"
+            what = f"{type(trainer.task).__name__} trains with {used}, not with {_LOWEST:g}"
             fix = "let create_optimizer return one optimizer that takes its rate from the argument optimizer_config"
-            raise ConfigError([Problem(said, _SCHEDULE, fix=fix)])
+            raise ConfigError([Problem(what, _SCHEDULE, fix=fix)])
         with trainer.train_iterator.on_end("repeat"):
             for _ in range(num_steps):
                 rate = float(optimization.learning_rate(trainer.optimizer, trainer.global_step))

@@ -79,7 +79,8 @@ def as_table(table: Table, width: int | None) -> list[str]:
     if not table.is_grouped:
         texts[texts.columns[1:]] = texts[texts.columns[1:]].map(lambda cell: shorten(cell, _LONGEST_CELL))
     titles = [title for title in texts if (texts[title] != "").any()]
-    chosen, total = list[str](), -_GAP
+    chosen: list[str] = []
+    total = -_GAP
     for title in titles:
         total += max(len(title), *texts[title].str.len()) + _GAP
         if width is None or total <= width or len(chosen) < 2:
@@ -88,14 +89,9 @@ def as_table(table: Table, width: int | None) -> list[str]:
     drawn = terminal.table(chosen, texts[chosen].to_numpy(), numbers=numbers, fit=width)
     left = titles[len(chosen) :]
     rest = [f"no room for {', '.join(left)}: a wider terminal, --fields=PATH,… or --format=csv"] if left else []
-    below = [*rest, *_notes(table)]
-    return [*drawn, "", *(part for line in below for part in wrapped(line, width).split("\n"))] if below else drawn
-
-
-def _notes(table: Table) -> list[str]:
-    if table.is_grouped:
-        return []
-    return [f"{run}: {note}".replace("\n", " ") for run, note in table.frame[["run", "notes"]].to_numpy() if note]
+    if not table.is_grouped:
+        rest += [f"{run}: {note}".replace("\n", " ") for run, note in table.frame[["run", "notes"]].to_numpy() if note]
+    return [*drawn, "", *(text for line in rest for text in wrapped(line, width).split("\n"))] if rest else drawn
 
 
 def as_markdown(table: Table) -> str:

@@ -92,8 +92,8 @@ class OpenedRun:
     def notes(self) -> list[str]:
         """What went wrong, and what is not known of the run and, once they were read, of its metrics."""
         error = self.recorded.record.get("error")
-        said = [f"error: {shorten(str(error).strip().split(chr(10))[0], _LONGEST_ERROR)}"] if error else []
-        return [*self.recorded.notes, *said, *(self.curves.notes if "curves" in vars(self) else ())]
+        errors = [f"error: {shorten(str(error).strip().split(chr(10))[0], _LONGEST_ERROR)}"] if error else []
+        return [*self.recorded.notes, *errors, *(self.curves.notes if "curves" in vars(self) else ())]
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -241,16 +241,16 @@ def _local(path: str) -> list[str]:
 
 def _checkpoints(folder: str, role: Any) -> Iterator[Checkpoint]:
     """Yields the checkpoints in a folder; sizes of files are looked at, which tell most damage, and no checksums."""
-    for step, parts in sorted(manifest.parts(folder).items() if _names(folder) else ()):
+    for step, contents in sorted(manifest.parts(folder).items() if _names(folder) else ()):
         size, note = 0, "without a manifest: Model Garden's, or damaged"
-        if ".manifest.json" in parts.values():
+        if ".manifest.json" in contents.values():
             try:
                 size = sum(file["size_bytes"] for file in manifest.read(folder, step).files.values())
                 damage = manifest.damage(folder, step, checksums=False)
             except (UserError, ValueError, OSError) as error:
                 damage = files.reason_of(error) if isinstance(error, OSError) else str(error)
             note = f"damaged: {damage}" if damage else ""
-        elif manifest.is_dead_save(parts):
+        elif manifest.is_dead_save(contents):
             continue
         yield Checkpoint(step=step, prefix=manifest.prefix(folder, step), role=role, size_bytes=size, note=note)
 

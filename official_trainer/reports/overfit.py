@@ -104,10 +104,10 @@ def overfit(job: Job, num_batches: int) -> str:
                 logs = flatten(trainer.train(min(window, limit - steps)))
                 steps = trainer.context.step
                 console.log("train", steps, logs)
-    said = _said(num_batches, steps, first["training_loss"], logs)
+    summary = _summary(num_batches, steps, first["training_loss"], logs)
     if not _is_learned(first["training_loss"], logs["training_loss"]):
-        raise NotLearnedError(f"{said}\n{_ADVICE}")
-    return said
+        raise NotLearnedError(f"{summary}\n{_ADVICE}")
+    return summary
 
 
 def _is_learned(first: float, last: float) -> bool:
@@ -115,7 +115,7 @@ def _is_learned(first: float, last: float) -> bool:
     return last <= _LEARNED * first if first > 0 else last < first
 
 
-def _said(num_batches: int, steps: int, first: float, logs: Mapping[str, float]) -> str:
+def _summary(num_batches: int, steps: int, first: float, logs: Mapping[str, float]) -> str:
     losses = f"loss {format_number(first)} at first, {format_number(logs['training_loss'])} at last"
     others = [name for name in logs if not name.endswith("_loss") and "learning_rate" not in name]
     metrics = [f"{name} {format_number(logs[name])}" for name in others]

@@ -38,18 +38,17 @@ def differences(before: OpenedRun, after: OpenedRun) -> Iterator[str]:
         if len({*map(str, values)}) > 1
     ]
     metrics, parting = _metrics(before, after)
-    for title, body in (
-        ("Run", terminal.table(["", *columns], facts, fit=_WIDTH) if facts else []),
-        ("Config", _fields(before.recorded, after.recorded)),
-        (
-            "Metrics at the last step that both recorded",
-            terminal.table(["", "step", *columns, "difference"], metrics, numbers=range(1, 5), fit=_WIDTH)
-            if metrics
-            else ["no metric was recorded by both at the same step"],
-        ),
-        ("Where they part", [parting]),
-        ("Notes", [f"{run.name}: {note}" for run in (before, after) for note in run.notes]),
-    ):
+    numbers = ["no metric was recorded by both at the same step"]
+    if metrics:
+        numbers = terminal.table(["", "step", *columns, "difference"], metrics, numbers=range(1, 5), fit=_WIDTH)
+    sections = {
+        "Run": terminal.table(["", *columns], facts, fit=_WIDTH) if facts else [],
+        "Config": _fields(before.recorded, after.recorded),
+        "Metrics at the last step that both recorded": numbers,
+        "Where they part": [parting],
+        "Notes": [f"{run.name}: {note}" for run in (before, after) for note in run.notes],
+    }
+    for title, body in sections.items():
         if body:
             yield from ("", title, "", *(f"  {line}".rstrip() for line in body))
 

@@ -81,11 +81,11 @@ def read(directory: str) -> Curves:
             notes.append(f"TensorBoard's files cannot be read: {files.reason_of(error)}")
     elif not rows and not notes:
         notes.append(f"{ROWS} is empty")
-    by_place: dict[tuple[int, str], Row] = {}
-    for row in rows:  # the run's own before those of its evaluator
-        by_place.setdefault((row["step"], row["split"]), row)
+    first_rows: dict[tuple[int, str], Row] = {}
+    for row in rows:  # those of the run come before those of its evaluator
+        first_rows.setdefault((row["step"], row["split"]), row)
     by_split: dict[str, list[Row]] = {}
-    for row in sorted(by_place.values(), key=lambda row: row["step"]):
+    for row in sorted(first_rows.values(), key=lambda row: row["step"]):
         by_split.setdefault(row["split"], []).append(row)
     return Curves({split: _curves(rows) for split, rows in by_split.items()}, tuple(notes))
 

@@ -58,7 +58,10 @@ def of_runs(runs: Sequence[OpenedRun], measures: Sequence[Measure]) -> Table:
     columns: dict[str, Any] = {"run": [printable(run.name) for run in runs]}
     for measure in measures:
         columns[printable(measure.column)] = pd.Series([measure.of(run) for run in runs], dtype=float)
-    facts = [(run.status, *_facts(run)) for run in runs]
+    facts = [
+        (record.status, record.step, record.duration_seconds, record.examples_per_second, record.experiment)
+        for record in (run.recorded for run in runs)
+    ]
     for name, values in zip(FACTS, zip(*facts, strict=True), strict=True):
         columns[name] = pd.Series(map(_cell, values), dtype=object)
     for path in dict.fromkeys(path for run in runs for path in run.recorded.config):
@@ -69,11 +72,6 @@ def of_runs(runs: Sequence[OpenedRun], measures: Sequence[Measure]) -> Table:
     return Table(frame=pd.DataFrame(columns), metrics=metrics)
 
 
-def _facts(run: OpenedRun) -> tuple[Any, ...]:
-    record = run.recorded
-    return record.step, record.duration_seconds, record.examples_per_second, record.experiment
-
-
 def _field(line: str | None) -> Any:
     return math.nan if line is None else _cell(lines.value(line))
 
@@ -81,7 +79,9 @@ def _field(line: str | None) -> Any:
 def _cell(value: Any) -> Any:
     if isinstance(value, list | dict):
         return flow(value)
-    return math.nan if value is None else printable(value) if isinstance(value, str) else value
+    if value is None:
+        return math.nan
+    return printable(value) if isinstance(value, str) else value
 
 
 # Names of columns, and which rows there are.
@@ -99,8 +99,10 @@ def column_of(name: str, table: Table, flag: str) -> str:
 
 
 def _column(name: str, table: Table) -> str | None:
-    ends = [column for column in table.frame if column == name or column.endswith(f".{name}")]
-    return name if name in ends else ends[0] if len(ends) == 1 else None
+    if name in table.frame:
+        return name
+    ends = [column for column in table.frame if column.endswith(f".{name}")]
+    return ends[0] if len(ends) == 1 else None
 
 
 def _unknown(name: str, table: Table, flag: str) -> str:

@@ -11,7 +11,7 @@ class Curves {
       seen.unobserve(entry.target);
       this.charts.find((chart) => chart.card === entry.target).draw();
     }), { rootMargin: "600px" });
-    this.charts = described.map((one) => new Chart(this, one));
+    this.charts = described.map((chart) => new Chart(this, chart));
     container.replaceChildren(...this.charts.map((chart) => chart.card));
     this.charts.forEach((chart) => seen.observe(chart.card));
   }
@@ -39,13 +39,13 @@ class Chart {
   constructor(shared, described) {
     Object.assign(this, { shared, described, plot: null });
     this.tip = el("div", { class: "tip", hidden: true });
-    this.place = el("div", { class: "plot", role: "img", "aria-label": described.name });
+    this.plotBox = el("div", { class: "plot", role: "img", "aria-label": described.name });
     this.about = el("span");
-    this.card = el("div", { class: "card" }, el("h3", {}, described.name, this.about), this.place, this.tip);
-    new ResizeObserver(() => this.plot && this.plot.width !== this.width && this.draw()).observe(this.place);
+    this.card = el("div", { class: "card" }, el("h3", {}, described.name, this.about), this.plotBox, this.tip);
+    new ResizeObserver(() => this.plot && this.plot.width !== this.width && this.draw()).observe(this.plotBox);
   }
 
-  get width() { return Math.max(220, this.place.clientWidth); }
+  get width() { return Math.max(220, this.plotBox.clientWidth); }
 
   // The lines that the settings leave, those in colour last, so that they are above the others.
   lines() {
@@ -85,7 +85,7 @@ class Chart {
         draw: [(plot) => this.paint(plot)], setCursor: [(plot) => this.point(plot)], setSelect: [(plot) => this.select(plot)],
         ready: [(plot) => plot.over.addEventListener("dblclick", () => this.shared.setRange(null))],
       },
-    }, [limits.x, [null, null]], this.place);
+    }, [limits.x, [null, null]], this.plotBox);
     this.about.textContent = [...new Set(this.drawn.map((line) => line.curve.split))].join(", ");
   }
 

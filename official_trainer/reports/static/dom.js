@@ -67,7 +67,7 @@ function scrolling(node) {
   return node;
 }
 
-// `columns`: name, class, title and cell(row); `sort`: act on a click, and the place and direction of the order.
+// `columns`: name, class, title and cell(row); `sort`: act on a click, and the column and direction of the order.
 function table(label, columns, rows, sort) {
   const heading = (column, i) => {
     const isSorted = sort && sort.at === i, name = [column.name, isSorted ? (sort.isDown ? " ↓" : " ↑") : ""];
@@ -79,6 +79,6 @@ function table(label, columns, rows, sort) {
     const cell = column.cell(row);
     return el("td", { class: [column.class, column.marks && column.marks(row)].filter(Boolean).join(" "), title: column.full && column.full(row) }, cell);
   })));
-  const made = el("table", {}, el("thead", {}, el("tr", {}, columns.map(heading))), el("tbody", {}, body));
-  return scrolling(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, made));
+  const node = el("table", {}, el("thead", {}, el("tr", {}, columns.map(heading))), el("tbody", {}, body));
+  return scrolling(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, node));
 }

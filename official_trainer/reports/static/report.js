@@ -47,7 +47,7 @@ const COLUMNS = [
 function sorted() {
   const { read } = COLUMNS[ORDER.at], sign = ORDER.isDown ? -1 : 1;
   return RUNS.map((run) => ({ run, key: read(run), parsed: Number(read(run) ?? NaN) })).sort((a, b) => {
-    const isLast = (one) => one.key === null || one.key === "NaN";
+    const isLast = (row) => row.key === null || row.key === "NaN";
     if (isLast(a) || isLast(b)) return isLast(a) - isLast(b);
     const areNumbers = !Number.isNaN(a.parsed) && !Number.isNaN(b.parsed);
     return sign * (areNumbers ? a.parsed - b.parsed : String(a.key).localeCompare(String(b.key), "en", { numeric: true }));
@@ -78,7 +78,7 @@ function highlight(run, isOn) {
     SLOTS.set(run, [...Array(MOST_HIGHLIGHTED).keys()].find((slot) => !used.includes(slot)));
   }
   refresh();
-  for (const made of [differences(), times(), legend()]) if (made) document.getElementById(made.id)?.replaceWith(made);
+  for (const node of [differences(), times(), legend()]) if (node) document.getElementById(node.id)?.replaceWith(node);
   if (DATA.charts.length) CHARTS.draw();
 }
 
@@ -105,13 +105,13 @@ function curves() {
 function history({ metric, direction }, at) {
   const points = DATA.sweep.trials.map((trial) => [trial[0], trial[at + 1]]).filter(([, y]) => typeof y === "number");
   const ys = points.map(([, y]) => y), low = Math.min(...ys), high = Math.max(...ys), last = Math.max(1, ...points.map(([x]) => x));
-  const x = (trial) => 52 + (330 * trial) / last, y = (found) => 170 - (150 * (found - low)) / (high - low || 1);
+  const x = (trial) => 52 + (330 * trial) / last, y = (result) => 170 - (150 * (result - low)) / (high - low || 1);
   const grid = [low, (low + high) / 2, high].map((value) => [svg("line", { class: "grid", x1: 52, x2: 382, y1: y(value), y2: y(value) }),
     svg("text", { x: 46, y: y(value) + 4, "text-anchor": "end" }, number(value, 3))]);
   const better = direction === "maximize" ? Math.max : Math.min, soFar = ys.map((_, i) => better(...ys.slice(0, i + 1)));
   const path = points.map(([trial], i) => (i ? `H${x(trial)}V${y(soFar[i])}` : `M${x(trial)} ${y(soFar[i])}`)).join("");
-  const dots = points.map(([trial, found]) => svg("circle", { cx: x(trial), cy: y(found), r: 3.5, class: DATA.sweep.best.includes(trial) ? "best" : "dot" },
-    svg("title", {}, `trial ${trial}: ${number(found)}`)));
+  const dots = points.map(([trial, result]) => svg("circle", { cx: x(trial), cy: y(result), r: 3.5, class: DATA.sweep.best.includes(trial) ? "best" : "dot" },
+    svg("title", {}, `trial ${trial}: ${number(result)}`)));
   const ends = [svg("text", { x: 52, y: 195 }, "trial 0"), svg("text", { x: 382, y: 195, "text-anchor": "end" }, `trial ${last}`)];
   return el("div", { class: "card" }, el("h3", {}, `${metric} by trial, ${direction === "maximize" ? "higher" : "lower"} is better`),
     svg("svg", { viewBox: "0 0 400 200", role: "img", "aria-label": `${points.length} results, the best ${number(soFar.at(-1))}` },
@@ -145,15 +145,15 @@ function differences() {
 }
 
 function times() {
-  const shown = inColour().filter((run) => run.time), used = PARTS.filter((part) => shown.some((run) => run.time.parts[part] > 0));
+  const shown = inColour().filter((run) => run.time), used = PARTS.filter((part) => shown.some((run) => run.time.seconds[part] > 0));
   if (!shown.length) return null;
-  const total = (run) => Object.values(run.time.parts).reduce((sum, seconds) => sum + seconds, 0) || 1;
+  const total = (run) => Object.values(run.time.seconds).reduce((sum, seconds) => sum + seconds, 0) || 1;
   const columns = [
     { name: "Run", class: "name", cell: nameOf },
     { name: "In all", class: "number", cell: (run) => duration(total(run)) },
     { name: "Goodput", class: "number", cell: (run) => percent(run.time.goodput) },
     { name: "Restarts", class: "number", cell: (run) => number(run.time.restarts) },
-    ...used.map((part) => ({ name: PART_WORDS[part] || part, class: "number", cell: (run) => percent((run.time.parts[part] || 0) / total(run)) })),
+    ...used.map((part) => ({ name: PART_WORDS[part] || part, class: "number", cell: (run) => percent((run.time.seconds[part] || 0) / total(run)) })),
   ];
   const about = "Goodput is the share of the time, from the first start to the end, that went into steps whose results were kept.";
   return section("time", "Time", about, table("Time", columns, shown));
@@ -172,11 +172,11 @@ function checkpoints() {
 
 const SECTIONS = [summary(), runsSection(), sweep(), curves(), differences(), times(), checkpoints()].filter(Boolean);
 document.getElementById("report").replaceChildren(
-  el("header", { class: "bar" }, scrolling(el("nav", { "aria-label": "Sections" }, SECTIONS.slice(1).map((one) => el("a", { href: `#${one.id}` }, one.dataset.title))))),
+  el("header", { class: "bar" }, scrolling(el("nav", { "aria-label": "Sections" }, SECTIONS.slice(1).map((node) => el("a", { href: `#${node.id}` }, node.dataset.title))))),
   el("main", {}, SECTIONS));
 if (DATA.charts.length) CHARTS.show(document.getElementById("charts"), DATA.charts);
 const redraw = () => DATA.charts.length && CHARTS.draw();
-// Paper is light, and charts off the screen are on it too; all are drawn before it is known how wide the paper is.
+// Paper is light, and has the charts that are off the screen too; all are drawn before the page learns the paper's width.
 const printing = (isOn) => { document.documentElement.classList.toggle("printing", isOn); redraw(); };
 addEventListener("beforeprint", () => printing(true));
 addEventListener("afterprint", () => printing(false));

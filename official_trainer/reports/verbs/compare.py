@@ -38,7 +38,7 @@ _FORMATS = ("table", "csv", "json", "markdown")
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `compare`."""
     parser.group("Runs")
-    parser.positionals("places", "RUN|DIR", "run directories, folders of runs, sweeps")
+    parser.positionals("paths", "RUN|DIR", "run directories, folders of runs, sweeps")
     parser.value("where", "CONDITION", "only runs for which it holds, as pandas's DataFrame.query takes it")
     parser.group("Table")
     parser.value(
@@ -59,30 +59,30 @@ def run(arguments: argparse.Namespace) -> int:
       UserError: a folder, field or metric is not there.
     """
     written = arguments.format or "table"
-    places = [os.path.expanduser(place) for place in arguments.places]
-    if not places:
+    paths = [os.path.expanduser(path) for path in arguments.paths]
+    if not paths:
         raise UsageError("name runs, or a folder of runs, such as `official-trainer compare runs`")
     if arguments.group is not None and arguments.fields is not None:
         raise UsageError("--group and --fields cannot be combined; a group has the fields of --group")
     from official_trainer.reports import opened
 
-    runs = opened.open_all(*places, now_seconds=_now_seconds())
+    runs = opened.open_all(*paths, now_seconds=_now_seconds())
     if not runs:
-        raise UsageError(f"no runs in {', '.join(places)}; `official-trainer train EXPERIMENT` makes one")
+        raise UsageError(f"no runs in {', '.join(paths)}; `official-trainer train EXPERIMENT` makes one")
     if len(runs) == 1:
         only = runs[0].directory
         raise UsageError(
             f"there is one run, {only}, and comparing takes two; `official-trainer show {only}` shows its config"
         )
     of_table = (arguments.where, arguments.metrics, arguments.fields, arguments.sort, arguments.group)
-    if len(places) == 2 == len(runs) and written == "table" and not any(of_table):
+    if len(paths) == 2 == len(runs) and written == "table" and not any(of_table):
         from official_trainer.reports import pair
 
         terminal.show("\n".join(pair.differences(*runs)))
         return 0
     from official_trainer.reports import formats
 
-    table = _table(runs, arguments, places)
+    table = _table(runs, arguments, paths)
     if written == "table":
         print("\n".join(formats.as_table(table, terminal.table_width())))
     elif written == "markdown":
@@ -98,10 +98,10 @@ def _now_seconds() -> float:
     return time.time()
 
 
-def _table(runs: list[OpenedRun], arguments: argparse.Namespace, places: Sequence[str]) -> Table:
+def _table(runs: list[OpenedRun], arguments: argparse.Namespace, paths: Sequence[str]) -> Table:
     from official_trainer.reports import measures, sweep_figures, table
 
-    directions = measures.deciding(runs, map(sweep_figures.summary, places))
+    directions = measures.deciding(runs, map(sweep_figures.summary, paths))
     rows = table.of_runs(runs, measures.of_runs(runs, _words(arguments.metrics), directions))
     flag, words = ("--fields", arguments.fields) if arguments.group is None else ("--group", arguments.group)
     fields = [table.column_of(word, rows, flag) for word in _words(words)]
