@@ -20,10 +20,10 @@ from official_trainer.launch.launches import FOLDER
 from official_trainer.launch.spec import Code
 
 _NOT_CODE = (FOLDER, "runs")  # where .gitignore does not name them
-_NAMED = {f"GIT_{who}_{what}": "official-trainer" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-_NONE: Mapping[str, str] = {}
+_AUTHOR = {f"GIT_{who}_{what}": "official-trainer" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+_NO_VARIABLES: Mapping[str, str] = {}
 _SECONDS = 600.0
-_SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
+_FILTER: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
 
 
 class CodeError(UserError, RuntimeError):
@@ -59,11 +59,11 @@ def commit_of(workspace: str) -> str | None:
         tree = _git(workspace, "write-tree", environ=environ)
     head = _run(workspace, "log", "-1", "--format=%H %T %ct")
     if head.returncode:  # there is no commit yet
-        return _git(workspace, "commit-tree", tree, "-m", "Code of a job", environ=_NAMED | _dates("0"))
+        return _git(workspace, "commit-tree", tree, "-m", "Code of a job", environ=_AUTHOR | _dates("0"))
     commit, tree_of_head, seconds = head.stdout.split()
     if tree == tree_of_head:
         return commit
-    return _git(workspace, "commit-tree", tree, "-p", commit, "-m", "Code of a job", environ=_NAMED | _dates(seconds))
+    return _git(workspace, "commit-tree", tree, "-p", commit, "-m", "Code of a job", environ=_AUTHOR | _dates(seconds))
 
 
 def keep(code: Code, name: str) -> None:
@@ -88,22 +88,23 @@ def copy(code: Code) -> None:
     parent = os.path.dirname(code.folder)
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent) as folder:
-        made, archive = os.path.join(folder, "code"), os.path.join(folder, "code.tar")
+        copied = os.path.join(folder, "code")
+        archive = os.path.join(folder, "code.tar")
         _git(code.workspace, "archive", f"--output={archive}", code.commit)
-        os.mkdir(made)
+        os.mkdir(copied)
         with tarfile.open(archive) as opened:
-            opened.extractall(made, **_SAFELY)
+            opened.extractall(copied, **_FILTER)
         for name in os.listdir(code.workspace):  # data that git ignores, so that a relative path still leads to it
-            if not name.startswith(".") and name != FOLDER and not os.path.lexists(os.path.join(made, name)):
-                os.symlink(os.path.join(code.workspace, name), os.path.join(made, name))
-        os.rename(made, code.folder)
+            if not name.startswith(".") and name != FOLDER and not os.path.lexists(os.path.join(copied, name)):
+                os.symlink(os.path.join(code.workspace, name), os.path.join(copied, name))
+        os.rename(copied, code.folder)
 
 
 def _dates(seconds: str) -> dict[str, str]:
     return dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), f"@{seconds} +0000")
 
 
-def _git(folder: str, *words: str, environ: Mapping[str, str] = _NONE, text: str = "") -> str:
+def _git(folder: str, *words: str, environ: Mapping[str, str] = _NO_VARIABLES, text: str = "") -> str:
     """Returns what git prints.
 
     Args:
@@ -121,7 +122,7 @@ def _git(folder: str, *words: str, environ: Mapping[str, str] = _NONE, text: str
 
 
 def _run(
-    folder: str, *words: str, environ: Mapping[str, str] = _NONE, text: str = ""
+    folder: str, *words: str, environ: Mapping[str, str] = _NO_VARIABLES, text: str = ""
 ) -> subprocess.CompletedProcess[str]:
     command = ["git", "-C", folder, *words]
     try:

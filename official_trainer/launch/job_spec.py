@@ -78,14 +78,14 @@ def read_profile(arguments: argparse.Namespace, base: Profile, *, starts: bool) 
         # A file that cannot be read sets nothing, so what its fields lack is no problem of its own.
         unread = [problem for problem in error.problems if not problem.path]
         raise config.ConfigError(_without_secrets(unread or error.problems)) from error
-    left = [
+    placeholders = [
         config.Problem("is a placeholder", path, repr(text), fix="write your own", origin=resolved.trail.origin(path))
         for path, text in config.flat(resolved.config).items()
         if isinstance(text, str) and PLACEHOLDER in text.lower()
     ]
-    if left and starts:
-        raise config.ConfigError(left)
-    for warning in (*map(str, resolved.warnings), *(problem.message for problem in left)):
+    if placeholders and starts:
+        raise config.ConfigError(placeholders)
+    for warning in (*map(str, resolved.warnings), *(problem.message for problem in placeholders)):
         terminal.report_error(warning, "warning", "yellow")
     profile: Profile = resolved.config
     return profile
@@ -168,11 +168,11 @@ def refuse_idle(arguments: argparse.Namespace) -> None:
         given = [word for word in _words(arguments, train.add_flags) if word not in kept]
         fix = "leave it out"
     else:
-        verb, given = next(
-            ((name, words) for name, module in shared.items() if (words := _words(arguments, module.add_worker_flags))),
-            ("", []),
-        )
-        fix = f"write `-- {verb}` before the experiment, or leave it out"
+        given, fix = [], ""
+        for verb, module in shared.items():
+            if given := _words(arguments, module.add_worker_flags):
+                fix = f"write `-- {verb}` before the experiment, or leave it out"
+                break
     if given:
         raise UsageError(f"{' '.join(given)} would have no effect with `-- {arguments.command}`; {fix}")
 

@@ -232,8 +232,8 @@ def _literal(text: str) -> str:
 def _resources(wanted: Resources, gpu_resource: str) -> dict[str, Any]:
     memory = None
     if wanted.memory_gib is not None:
-        whole = wanted.memory_gib == int(wanted.memory_gib)
-        memory = f"{int(wanted.memory_gib)}Gi" if whole else f"{round(wanted.memory_gib * 1024)}Mi"
+        is_whole_gib = wanted.memory_gib == int(wanted.memory_gib)
+        memory = f"{int(wanted.memory_gib)}Gi" if is_whole_gib else f"{round(wanted.memory_gib * 1024)}Mi"
     limits = filled({"memory": memory, gpu_resource: str(wanted.gpus or "")})
     requests = filled({"cpu": str(wanted.cpus or "")}) | limits  # a limit on cores would only slow a process down
     return filled({"requests": requests, "limits": limits})

@@ -132,7 +132,8 @@ class Slurm(Target[SlurmProfile]):
                 if (count := getattr(profile, name)) not in (None, 1):
                     yield f"{name}: each worker of a sweep is a job of one process, not of {count}; set it to 1"
             return
-        tasks, nodes, tasks_per_node = sum(profile.counts.values()), profile.nodes or 0, profile.tasks_per_node or 0
+        tasks = sum(profile.counts.values())
+        nodes, tasks_per_node = profile.nodes or 0, profile.tasks_per_node or 0
         if nodes > tasks:
             yield f"nodes: {nodes} nodes for {tasks} processes leave some nodes empty; request fewer nodes"
         if 0 < nodes * tasks_per_node < tasks:

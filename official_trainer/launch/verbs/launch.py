@@ -30,6 +30,7 @@ from official_trainer.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile
+    from official_trainer.launch.spec import JobSpec
     from official_trainer.processes.job import Member
     from official_trainer.processes.verdict import Outcome
 
@@ -142,28 +143,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
-    from official_trainer.inputs import data_service
     from official_trainer.launch.profile import Profile
-    from official_trainer.launch.spec import with_data_service
     from official_trainer.processes import forked, local, output
     from official_trainer.processes.attempt import Options
-    from official_trainer.runs import run as engine
-    from official_trainer.runs.job import check_ready
 
     profile = job_spec.read_profile(arguments, Profile(), starts=not arguments.dry_run)
     limit = _limit_here(arguments, profile)
-    mode = job_spec.read_mode(arguments, profile)
-    ports = job_spec.use_data_service(arguments, profile.counts)
-    prediction = flags.read_prediction(arguments)
-    starting = functools.partial(engine.check_startable, prediction=prediction)
-    check = check_ready if arguments.dry_run else starting  # the latter makes the directory
-    job = job_spec.check_job(arguments, profile, mode, check)
-    roles = [dataclasses.replace(role, environ=profile.environ) for role in job.roles]
-    job = dataclasses.replace(job, roles=tuple(roles))
-    # A new folder: the journal of an earlier service has addresses that other processes may use now.
-    journal = files.join(job.model_dir, data_service.WORK_DIR, str(ports[0])) if ports else ""
-    if ports:
-        job = with_data_service(job, ports, journal)
+    job, journal = _job_here(arguments, profile)
     if arguments.dry_run:
         _print_commands(local.place(job))
         return int(ExitCode.DONE)
@@ -187,6 +173,28 @@ def _run_here(arguments: argparse.Namespace) -> int:
         shutil.rmtree(journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays
     report(outcome)
     return outcome.code
+
+
+def _job_here(arguments: argparse.Namespace, profile: Profile) -> tuple[JobSpec, str]:
+    """Returns the job on this machine, checked, and the folder of its tf.data service's journal; empty without one."""
+    from official_trainer.inputs import data_service
+    from official_trainer.launch.spec import with_data_service
+    from official_trainer.runs import run as engine
+    from official_trainer.runs.job import check_ready
+
+    mode = job_spec.read_mode(arguments, profile)
+    ports = job_spec.use_data_service(arguments, profile.counts)
+    prediction = flags.read_prediction(arguments)
+    starting = functools.partial(engine.check_startable, prediction=prediction)
+    check = check_ready if arguments.dry_run else starting  # the latter makes the directory
+    job = job_spec.check_job(arguments, profile, mode, check)
+    roles = [dataclasses.replace(role, environ=profile.environ) for role in job.roles]
+    job = dataclasses.replace(job, roles=tuple(roles))
+    if not ports:
+        return job, ""
+    # A new folder: the journal of an earlier service has addresses that other processes may use now.
+    journal = files.join(job.model_dir, data_service.WORK_DIR, str(ports[0]))
+    return with_data_service(job, ports, journal), journal
 
 
 def _print_commands(members: Sequence[Member]) -> None:
