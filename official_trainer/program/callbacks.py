@@ -225,7 +225,8 @@ class CallbacksAction(Action):
         """After a rollback, removes the epochs that run again from the history; callbacks keep what they counted."""
         if not self._is_rolled_back:
             return
-        self._is_rolled_back, epoch = False, self._epochs.epoch_and_batch(step - 1)[0]
+        self._is_rolled_back = False
+        epoch, _ = self._epochs.epoch_and_batch(step - 1)
         self._last_ended = self._kept.truncate_history(epoch, self._epochs)
         if epoch != self._epoch:
             self._begin_epoch(epoch)
@@ -248,7 +249,8 @@ class _CallbackState:
         self._at_start = [_plain(callback) for callback in self._callbacks]
         if not restored:
             return
-        self._history.epoch, self._history.history = list(restored["epochs"]), dict(restored["history"])
+        self._history.epoch = list(restored["epochs"])
+        self._history.history = dict(restored["history"])
         for callback, changed in zip(self._callbacks, restored["callbacks"], strict=False):
             vars(callback).update(changed)
             keras_fit.of(self._model).take_up(callback)
@@ -296,7 +298,8 @@ def callback_list(
     if isinstance(callbacks, module.CallbackList):
         return callbacks
     check_kerases(model, callbacks=callbacks or ())
-    verbose = (1 if sys.stdout.isatty() else 2) if verbose == "auto" else verbose
+    if verbose == "auto":
+        verbose = 1 if sys.stdout.isatty() else 2
     return module.CallbackList(
         callbacks,
         add_history=trains,

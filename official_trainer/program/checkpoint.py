@@ -349,7 +349,8 @@ def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:
     if not is_averaged and not any(key.startswith("optimizer/") for key in keys):
         raise CheckpointError(f"{prefix} contains no optimizer: only variables were saved; use load_weights()")
     kerases.of(model).build_slots(model.optimizer, model.trainable_variables)
-    step, items = tf.Variable(0, dtype=tf.int64), _items(model, model.optimizer)
+    step = tf.Variable(0, dtype=tf.int64)
+    items = _items(model, model.optimizer)
     if is_averaged:
         items["optimizer"] = tf.train.Checkpoint(ema_base_optimizer=items["optimizer"])
     restore.read_items(prefix, {"global_step": step, **items})

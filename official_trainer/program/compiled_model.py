@@ -218,8 +218,8 @@ class CompiledModel:
             ) from error
         self._fit.check_outputs(model)
         model.reset_metrics()
-        config, optimizer = self.settings.config(model), model.optimizer
-        return ProgramTrainer(config, self._task, model, optimizer, keeps_record=bool(self.settings.model_dir))
+        config, keeps_record = self.settings.config(model), bool(self.settings.model_dir)
+        return ProgramTrainer(config, self._task, model, model.optimizer, keeps_record=keeps_record)
 
     # The Trainer.
 

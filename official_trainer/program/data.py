@@ -92,10 +92,11 @@ def names_of_outputs(model: Any) -> Sequence[str] | None:
     if not (names := getattr(model, "output_names", None)):
         return [model.layers[-1].name]  # of a Sequential of Keras 3, which has no `output` before its first call
     output = model.output
-    entries = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()
-    if any(map(tf.nest.is_nested, entries)):
+    if isinstance(output, Mapping):
+        return None if any(map(tf.nest.is_nested, output.values())) else sorted(output)
+    if isinstance(output, list | tuple) and any(map(tf.nest.is_nested, output)):
         return None
-    return sorted(output) if isinstance(output, Mapping) else list(names)
+    return list(names)
 
 
 def counts(**arguments: Any) -> Sequence[Any]:
@@ -407,7 +408,8 @@ class Items(Batches):
         return epochs.flat_map(do_not_convert(epoch)).with_options(options)
 
     def _epoch(self, number: int, first_item: int) -> Iterator[Any]:
-        steps, count = self.batches_per_epoch or 0, self._count
+        steps = self.batches_per_epoch or 0
+        count = self._count
         self.begin_epoch(int(number))
         length = count if self._is_3 else steps  # a pass ends in Keras 3 where the data does, else with each epoch
         order = functools.cache(self._order)
@@ -520,7 +522,9 @@ def unpacked(batch: Any) -> tuple[Any, Any, Any]:
 
 def packed(x: Any, y: Any, sample_weight: Any) -> Any:
     """Returns arrays in the structure of a batch."""
-    return (x,) if y is None and sample_weight is None else (x, y) if sample_weight is None else (x, y, sample_weight)
+    if sample_weight is not None:
+        return x, y, sample_weight
+    return (x,) if y is None else (x, y)
 
 
 def one_batch(x: Any, y: Any, sample_weight: Any) -> Arrays:

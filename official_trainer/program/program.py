@@ -265,7 +265,8 @@ class Program(AsyncMethods):
         refused += ["BackupAndRestore" for callback in tf.nest.flatten(callbacks or ()) if isinstance(callback, backup)]
         if self.model_dir and refused:
             raise ArgumentError(f"{refused[0]}: training continues at the checkpoint in {self.model_dir}; leave it out")
-        data, seed = (x, y, sample_weight), self._compiled.seed
+        seed = self._compiled.seed
+        data = (x, y, sample_weight)
         batches = batches_of(data, batch_size=batch_size, steps=steps_per_epoch, shuffle=shuffle, seed=seed)
         validation: Batches | None = None
         batch_size = validation_batch_size or batch_size

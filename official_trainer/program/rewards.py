@@ -73,7 +73,8 @@ def with_rewards(model: Any, weighted_metrics: Any, reward: Any, reward_weights:
         )
     module = keras_fit.of(model).MODULE
     names = names_of_outputs(model) or (sorted(reward) if isinstance(reward, Mapping) else ["output"])
-    functions, weights = _by_output("reward", reward, names), _by_output("reward_weights", reward_weights, names)
+    functions = _by_output("reward", reward, names)
+    weights = _by_output("reward_weights", reward_weights, names)
     if isinstance(reward_weights, Mapping):
         check_names("reward_weights", reward_weights, list(functions), which="outputs with a reward")
     rewards = {}
@@ -165,7 +166,9 @@ def _by_output(argument_name: str, argument: Any, names: Sequence[str]) -> dict[
 
 
 def _listed(metrics: Any) -> list[Any]:
-    return [] if metrics is None else list(metrics) if isinstance(metrics, list | tuple) else [metrics]
+    if metrics is None:
+        return []
+    return list(metrics) if isinstance(metrics, list | tuple) else [metrics]
 
 
 def _function(module: Any, reward: Any) -> Any:

@@ -151,9 +151,10 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     strategy = distribution_strategy or tf.distribute.get_strategy()
     config = _engine_config(params, is_async=enable_async_checkpointing)
     _check_trainer(trainer, mode, getattr(config, "eval_tasks", ()))
-    name, calls_train = type(task).__name__, [*(train_actions or ())]
+    name = type(task).__name__
+    on_train = [*(train_actions or ())]
     prunes = bool(getattr(params.task, "pruning", None))
-    if calls_train or prunes:
+    if on_train or prunes:
         config = _with_summary_of_each_loop(config)
     job = Job(
         experiment=name,
@@ -170,15 +171,12 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
         with strategy.scope():
             trainer = trainer or _build_trainer(job, task, params)
         trainer.use_config(_as_read(config, params))
-        if prunes and job.mode in TRAINING_MODES:  # without this action, steps of a model that is pruned fail
-            from official.core import actions as garden_actions
-
-            model, optimizer = trainer.model, trainer.optimizer
-            pruning = garden_actions.PruningAction(export_dir=job.model_dir, model=model, optimizer=optimizer)
-            calls_train.append(pruning)
-        results, wants_results = _Results(), run_post_eval or mode == "train_and_post_eval"
+        if prunes and job.mode in TRAINING_MODES:
+            on_train.append(_pruning_action(trainer, job.model_dir))
+        results = _Results()
+        wants_results = run_post_eval or mode == "train_and_post_eval"
         actions = [
-            *(_OrbitAction(action, on="train") for action in calls_train),
+            *(_OrbitAction(action, on="train") for action in on_train),
             *(_OrbitAction(action, on="eval") for action in eval_actions or ()),
             *([results] if wants_results else []),
         ]
@@ -351,6 +349,13 @@ def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
 
 
 # Actions and summaries.
+
+
+def _pruning_action(trainer: Trainer, model_dir: str) -> Any:
+    """Returns Model Garden's action without which steps of a model that is pruned fail."""
+    from official.core import actions as garden_actions
+
+    return garden_actions.PruningAction(export_dir=model_dir, model=trainer.model, optimizer=trainer.optimizer)
 
 
 class _OrbitAction(Callback):

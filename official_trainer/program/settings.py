@@ -82,7 +82,8 @@ class Settings:
           ArgumentError: a field repeats an argument, or has no meaning here.
           ConfigError: values are wrong.
         """
-        runtime, usual = runtime or RuntimeConfig(), TrainerConfig()
+        usual = TrainerConfig()
+        runtime = runtime or RuntimeConfig()
         for path in [*_changed("runtime", runtime, RuntimeConfig()), *_changed("trainer", trainer or usual, usual)]:
             name = path.split(".")[1]
             if path in _OF_ARGUMENTS:
