@@ -104,7 +104,8 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
         job = job_spec.check_job(arguments, scheduler.profile, mode, check)
     directory = job.model_dir
     if job.predicts:  # beside the training of the run, and its record
-        experiment, directory = f"{experiment}-predict", arguments.output or files.join(directory, "predictions")
+        experiment = f"{experiment}-predict"
+        directory = arguments.output or files.join(directory, "predictions")
     if not files.is_url(directory):  # it has one name by all links to it
         directory = os.path.realpath(directory)
     return scheduler, dataclasses.replace(job, name=launches.job_name(profile.name, experiment, directory))
@@ -160,7 +161,8 @@ def _submit(
         assert name == os.path.basename(name) and name not in ("", launches.RECORD), name
         files.write_text_atomically(os.path.join(folder, name), text, private=True)
     done = subprocess.run(argv, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
-    shown, output = shorten(shlex.join(argv), _LONGEST_COMMAND), done.stdout.strip()
+    shown = shorten(shlex.join(argv), _LONGEST_COMMAND)
+    output = done.stdout.strip()
     if done.returncode:
         raise SchedulerError(f"{shown} ended with exit code {done.returncode}; its error is above")
     if not (job_id := scheduler.id_of(job.name, done.stdout)):

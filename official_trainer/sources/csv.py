@@ -70,12 +70,14 @@ class CsvConfig(SourceConfig):
     def build(self) -> CsvRows:
         import pyarrow as pa
 
-        files, columns = paths.find(self.files), self.columns
+        files = paths.find(self.files)
+        columns = self.columns
         types = {name: pa.type_for_alias(given) for name, given in self.column_types.items()}
         tables = []
         for path in files:
             table = _table(self, path, columns, types)
-            columns, types = table.column_names, dict(zip(table.column_names, table.schema.types, strict=True))
+            columns = table.column_names  # of the first file, which the others must have
+            types = dict(zip(columns, table.schema.types, strict=True))
             tables.append(table)
         schema = tables[0].schema
         check_names(list(self.column_types), schema.names, "columns", "column_types")

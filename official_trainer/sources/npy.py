@@ -56,7 +56,8 @@ class NpySource(Batched):
         """
         import numpy as np
 
-        self._files, self.arrays = files, {}
+        self._files = files
+        self.arrays = {}
         for field, path in files.items():
             try:
                 self.arrays[field] = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -146,7 +146,8 @@ def _wrong(path: str, what: str, got: str = "", allowed: str = "", words: Sequen
 
 def _split(text: str) -> list[str]:
     """Splits at the commas that are outside of brackets and quotes."""
-    words, depth = [""], 0
+    words = [""]
+    depth = 0
     for token in _TOKEN.findall(text):
         depth += (token in "[{(") - (token in "]})")
         if token == "," and depth == 0:

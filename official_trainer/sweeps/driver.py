@@ -281,7 +281,8 @@ class Driver:
     def _end_pruned(self, work: Work) -> None:
         """Ends a trial that the pruner has ended, and whose process is gone."""
         record.mark_pruned(self._run_directory(work))
-        self._end(work, TrialState.PRUNED, f"by {_class(self._plan.config.pruner)}")
+        pruner: Any = self._plan.config.pruner
+        self._end(work, TrialState.PRUNED, f"by {pruner if isinstance(pruner, str) else pruner['type']}")
 
     def _end(
         self,
@@ -437,10 +438,6 @@ def failure(trial_dir: str, how: str) -> str:
     printed = files.read_bytes(output).decode(errors="replace").splitlines() if files.exists(output) else []
     last = next((line for line in reversed(printed) if line.startswith("error: ")), printed[-1] if printed else "")
     return f"{how}: {last.removeprefix('error: ')}; see {output}"
-
-
-def _class(given: Any) -> str:
-    return given if isinstance(given, str) else str(given["type"])
 
 
 def _how(work: Work, code: int) -> str:

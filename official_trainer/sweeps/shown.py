@@ -96,7 +96,8 @@ def print_table(described: Mapping[str, Any], study: Any, best: list[int], width
     """
     from rich import box, console, table
 
-    names, metrics = names_of(described["sweep"]["space"]), list(described["sweep"]["objective"]["directions"])
+    names = names_of(described["sweep"]["space"])
+    metrics = list(described["sweep"]["objective"]["directions"])
     shown = table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     shown.add_column("trial", justify="right", no_wrap=True)
     shown.add_column("state", no_wrap=True)

@@ -225,16 +225,12 @@ def importance(study: optuna.Study) -> dict[str, float] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the evaluator may change
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        target = None if len(study.directions) == 1 else _first_value
+        target = None if len(study.directions) == 1 else lambda trial: trial.values[0]
         try:
             shares = optuna.importance.get_param_importances(study, evaluator=evaluator, target=target)
         except (RuntimeError, ValueError):  # all trials have the same values
             return None
     return dict(shares) or None
-
-
-def _first_value(trial: optuna.trial.FrozenTrial) -> float:
-    return trial.values[0]
 
 
 def rehearse(config: SweepConfig, space: Space, objective: Objective) -> None:

@@ -107,7 +107,8 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
 
     described = results.identity(directory)
     study = results.opened(directory, described)
-    best, trials = results.best(study), study.get_trials(deepcopy=False)
+    best = results.best(study)
+    trials = study.get_trials(deepcopy=False)
     if arguments.trial is not None:
         number = _number(arguments.trial, len(trials), directory)
     elif not best:
