@@ -59,7 +59,7 @@ class Traces:
 
         Args:
           kind: of its traces.
-          function: its first argument is a batch, or an iterator.
+          function: its first argument is a batch, or an iterator; a user's method, or an `engine_function`.
         """
 
         def watched(inputs: Any, *others: Any) -> Any:

@@ -93,7 +93,7 @@ class TrainStep:
 
     @functools.cached_property
     def _publishing_run(self) -> Callable[[Any], publish.Tensors | None]:
-        return tf.function(self._context.traces.watched("train", self._run_of_one))
+        return tf.function(self._context.traces.watched("train", engine_function(self._run_of_one)))
 
     def step_of_task(self) -> Callable[..., Any]:
         """Returns the task's step, which returns logs; over micro-batches, their mean loss.
@@ -311,7 +311,8 @@ class WindowRunner:
     @functools.cached_property
     def _publishing_from_block(self) -> Callable[[Any], publish.Tensors]:
         """`step(batch)`, the same step as in a window, traced once more to return what it publishes."""
-        watched = self._context.traces.watched("train", publish.returning(self.step.run))
+        step = engine_function(publish.returning(self.step.run))
+        watched = self._context.traces.watched("train", step)
         return tf.function(watched, jit_compile=True if self.step.compiles_windows else None)
 
     @functools.cached_property

@@ -6,7 +6,6 @@ on how steps are cut into windows. Does not own: what a step is (`train_steps.py
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,17 +96,15 @@ def block_loop(step: Callable[[Any], None], traces: Traces, *, compiles: bool) -
     run as numbers: a window of any length uses the same trace.
 
     Args:
-      step: `step(batch)`, run on one replica.
+      step: `step(batch)`, the engine's, run on one replica.
       traces: records traces.
       compiles: whether XLA compiles a window, as one program.
     """
 
     def run(block: Any, start: tf.Tensor, stop: tf.Tensor) -> None:
-        traced = convert(step)
-
         def body(i: tf.Tensor) -> list[tf.Tensor]:
             with tf.name_scope(""):
-                traced(tf.nest.map_structure(functools.partial(_batch_of, index=i), block))
+                step(tf.nest.map_structure(lambda batches: batches[i], block))
             return [i + 1]
 
         # Not a loop over `tf.range(start, stop)`: XLA makes the ends of a range constants of the program and
@@ -125,7 +122,3 @@ def block_loop(step: Callable[[Any], None], traces: Traces, *, compiles: bool) -
             remaining -= stop - start
 
     return loop
-
-
-def _batch_of(batches: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    return batches[index]

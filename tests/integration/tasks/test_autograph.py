@@ -4,6 +4,7 @@ import pytest
 from tensorflow.python.autograph.impl import api
 
 from official_trainer.engine.trainer import Trainer
+from official_trainer.inputs import from_arrays
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from tests.support import toy
@@ -46,6 +47,13 @@ class Branching(toy.ToyTask):
         return logs
 
 
+class InBlocks(toy.ToyTask):
+    """Trains on blocks of batches."""
+
+    def build_inputs(self, params, input_context=None):
+        return from_arrays((toy.FEATURES, toy.LABELS), params, input_context)
+
+
 class BranchingTrainer(Trainer):
     """Overrides what a step reads."""
 
@@ -73,10 +81,20 @@ def test_users_may_branch_on_tensors_in_all_that_they_define(strategy):
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-5)
 
 
-def test_no_function_of_the_engine_is_rewritten(rewritten):
+@pytest.mark.parametrize(
+    ("task_cls", "strategy", "fields"),
+    [
+        (toy.ToyTask, "off", {}),
+        (InBlocks, "off", {}),
+        (toy.ToyTask, "mirrored2", {}),
+        (toy.ToyTask, "off", {"gradient_accumulation_steps": 2}),
+    ],
+)
+def test_no_function_of_the_engine_is_rewritten(rewritten, task_cls, strategy, fields):
     """T3: rewriting takes a tenth of a second for each function, before the first step of every run."""
-    trainer = toy.build()
+    trainer = toy.build(toy.experiment(**fields), task_cls=task_cls, strategy=strategy)
     trainer.train(2)
+    trainer.run_steps(1, publish=strategy == "off" and task_cls is InBlocks)
     trainer.evaluate(-1)
     export.default_signatures(trainer.task, trainer.model)["serving_default"].get_concrete_function()
     assert [name for module, name in rewritten if module.startswith("official_trainer.")] == []
