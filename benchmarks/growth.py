@@ -267,8 +267,8 @@ def printed_fields(folder: Path, size: int) -> Timed:
 
 def compared_fields(folder: Path, size: int) -> Timed:
     from official_trainer import config
-    from official_trainer.config import lines
     from official_trainer.config.compare import differences
+    from official_trainer.config.written import fields_of
     from official_trainer.runs import differing
     from official_trainer.runs.resume import config_changes
 
@@ -278,7 +278,7 @@ def compared_fields(folder: Path, size: int) -> Timed:
 
     def run() -> None:
         assert len(differences(config_changes.parse(other), resolved)) >= size // 4
-        differing.fields([lines.lines(text), lines.lines(other)])
+        differing.fields([fields_of(text)[0], fields_of(other)[0]])
 
     return run
 

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import fields, lines, values
+from official_trainer.config import fields, values
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, OneOf
 from official_trainer.config.dump import flat, recorded
@@ -197,12 +197,12 @@ def sides(resolved: Resolved) -> dict[str, Side]:
     return found
 
 
-def sides_of_lines(config: Mapping[str, str], experiment: str | None) -> dict[str, Side]:
-    """Returns each field of a `params.yaml`, given as `lines` returns it."""
+def written_sides(config: Mapping[str, Any], comments: Mapping[str, str], experiment: str | None) -> dict[str, Side]:
+    """Returns each field of a `params.yaml`, given as `written.fields_of` returns it."""
     found = {}
-    for path, line in config.items():
-        source = lines.comment(line) or DEFAULT
-        found[path] = Side(lines.value(line), f"experiment {experiment}" if source == "experiment" else source)
+    for path, value in config.items():
+        source = comments.get(path, DEFAULT)
+        found[path] = Side(value, f"experiment {experiment}" if source == "experiment" else source)
     return found
 
 

@@ -16,10 +16,10 @@ from typing import Any
 from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import Origin, source_lines
-from official_trainer.config.lines import comment as comment_of
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.reading import MARK
 from official_trainer.config.text import flow, one_line, parts, quoted
+from official_trainer.config.written import comment as comment_of
 from official_trainer.shown import shorten
 
 NAMED = "# experiment: "

@@ -75,7 +75,7 @@ class Origin:
     def moved(self, lines: int, columns: int) -> Origin:
         """Returns the place so many lines further on; `columns` count from the start of that line's own text."""
         column = columns + (self.column if lines == 0 else 1)
-        return dataclasses.replace(self, line=self.line + lines, column=column)
+        return Origin(self.kind, self.name, self.line + lines, column, self.text)
 
     @property
     def by_user(self) -> bool:

@@ -214,11 +214,21 @@ def plain(text: str, name: str) -> Any:
     Raises:
       ConfigError: it cannot be read.
     """
+    root = whole_text(text, name)
+    return None if root is None else plain_value(root)
+
+
+def whole_text(text: str, name: str) -> Node | None:
+    """Returns what a file called `name` holds; None if that is nothing.
+
+    Raises:
+      ConfigError: it cannot be read.
+    """
     reader, text = Reader([]), _unmarked(text)
     root = reader.text(text, Origin("file", name, 1, 1, text))
     if reader.problems:
         raise ConfigError(reader.problems)
-    return None if root is None else _plain(root)
+    return root
 
 
 def _unmarked(text: str) -> str:
@@ -226,11 +236,16 @@ def _unmarked(text: str) -> str:
     return _MARKED.sub(r"\1", text)
 
 
-def _plain(node: Node) -> Any:
+def plain_value(node: Node) -> Any:
+    """Returns a node as plain data.
+
+    Raises:
+      ConfigError: a number in it cannot be read.
+    """
     if node.kind == "list":
-        return [_plain(item) for item in node.value]
+        return [plain_value(item) for item in node.value]
     if node.kind == "mapping":
-        return {key.value: _plain(item) for key, item in node.value}
+        return {key.value: plain_value(item) for key, item in node.value}
     try:
         return scalars.value_of(reference_text.unescaped(node.value), Any, quoted=node.quoted)
     except scalars.MisreadError as error:

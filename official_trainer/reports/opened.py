@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.config import lines
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.reports import recorded_curves
 from official_trainer.reports.recorded_curves import Curves
@@ -98,11 +97,11 @@ class OpenedRun:
     @functools.cached_property
     def config(self) -> dict[str, Any]:
         """The value of each field of the config by its path; empty without a `params.yaml` that can be read."""
-        return {path: lines.value(text) for path, text in self.recorded.config.items()}
+        return dict(self.recorded.config)
 
     def origin(self, path: str) -> str:
         """Returns what set a field: `--set`, a file and its line, `experiment`; empty for the default of its class."""
-        return lines.comment(self.recorded.config.get(path, ""))
+        return self.recorded.comments.get(path, "")
 
     @functools.cached_property
     def curves(self) -> Curves:

@@ -74,7 +74,7 @@ def _fact(value: Any) -> str:
 def _fields(*runs: RecordedRun) -> list[str]:
     if not all(run.config for run in runs):
         return ["not known"]
-    contrasts = compare.contrasts(*(compare.sides_of_lines(run.config, run.experiment) for run in runs))
+    contrasts = compare.contrasts(*(compare.written_sides(run.config, run.comments, run.experiment) for run in runs))
     return compare.text(contrasts) or ["no field differs"]
 
 

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from official_trainer.config import lines
 from official_trainer.config.text import flow, short_names
 from official_trainer.nearest import did_you_mean
 from official_trainer.reports.measures import CompareError, Measure
@@ -66,14 +65,10 @@ def of_runs(runs: Sequence[OpenedRun], measures: Sequence[Measure]) -> Table:
         columns[name] = pd.Series(map(_cell, values), dtype=object)
     for path in dict.fromkeys(path for run in runs for path in run.recorded.config):
         # Numbers stay as they were written, also beside what is missing, which `float64` would not do.
-        columns[path] = pd.Series([_field(run.recorded.config.get(path)) for run in runs], dtype=object)
+        columns[path] = pd.Series([_cell(run.recorded.config.get(path)) for run in runs], dtype=object)
     columns["notes"] = [printable("; ".join(run.notes)) for run in runs]
     metrics = {printable(measure.column): measure.direction for measure in measures}
     return Table(frame=pd.DataFrame(columns), metrics=metrics)
-
-
-def _field(line: str | None) -> Any:
-    return math.nan if line is None else _cell(lines.value(line))
 
 
 def _cell(value: Any) -> Any:

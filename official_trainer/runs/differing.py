@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from official_trainer.config import lines
 from official_trainer.config.text import flow
 from official_trainer.runs.recorded import RecordedRun
 
@@ -65,19 +65,17 @@ def groups(runs: Sequence[RecordedRun]) -> list[list[int]]:
     return [*members.values()]
 
 
-def fields(configs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
+def fields(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None]]:
     """Returns the values of each field that differs between configs, as YAML; None where one is not to show it.
 
     Args:
-      configs: by path the line that each field has.
+      configs: by path the value of each field.
     """
     found: dict[str, list[str | None]] = {}
     for path in dict.fromkeys(path for config in configs for path in config):
-        written = [config.get(path) for config in configs]
-        if len(set(written)) > 1:  # also when only the comments differ
-            texts = [None if line is None else flow(lines.value(line)) for line in written]
-            if len(set(texts)) > 1:
-                found[path] = texts
+        texts = [flow(config[path]) if path in config else None for config in configs]
+        if len(set(texts)) > 1:
+            found[path] = texts
     chosen = tuple(path.removesuffix("type") for path in found if path.endswith(".type"))
     for path, texts in list(found.items()):
         if not path.startswith(chosen):

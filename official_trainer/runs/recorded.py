@@ -23,7 +23,8 @@ from typing import Any, Literal, TypeGuard
 
 from official_trainer import files
 from official_trainer.checkpoints import garden
-from official_trainer.config import lines
+from official_trainer.config import ConfigError
+from official_trainer.config.written import fields_of
 from official_trainer.errors import ExitCode
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.lock import LEASE_SECONDS, lock_path
@@ -73,7 +74,8 @@ class RecordedRun:
       best: its best value, a number or several by their names; None before the first evaluation.
       started_seconds: when the run first started, in Unix time; None if it is not known.
       duration_seconds: wall time of all its processes so far; None if it is not known.
-      config: each field of its `params.yaml` by its path, as the text there; `config.lines.value` reads one.
+      config: the value of each field of its `params.yaml`, by its path.
+      comments: what is written behind such a field: what set it.
       notes: what went wrong, and what is not known.
       record: the content of `run.json`; empty without one that can be read.
       process: that of `status.json`: what its newest process does, and where.
@@ -90,7 +92,8 @@ class RecordedRun:
     best: float | Mapping[str, float] | None = None
     started_seconds: float | None = None
     duration_seconds: float | None = None
-    config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    comments: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     process: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
@@ -98,7 +101,7 @@ class RecordedRun:
     @property
     def direction(self) -> Literal["higher", "lower"] | None:
         """Which values of the metric are better; None if the config does not say it."""
-        comp = lines.value(self.config.get("trainer.best_checkpoint_metric_comp"))
+        comp = self.config.get("trainer.best_checkpoint_metric_comp")
         return comp if comp in ("higher", "lower") else None
 
     @property
@@ -232,12 +235,12 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
     """
     notes: list[str] = []
     run, status = _read_json(directory, RUN_FILE, notes), _read_json(directory, STATUS_FILE, notes)
-    experiment, config = _read_params(directory, notes)
+    experiment, config, comments = _read_params(directory, notes)
     standing: Status
     is_ours = run is not None or status is not None or experiment is not None
     run, status = run or {}, status or {}
     steps, best = _mapping(run.get("steps")), _mapping(run.get("best"))
-    metric = _text(best.get("metric")) or _text(lines.value(config.get("trainer.best_checkpoint_eval_metric")))
+    metric = _text(best.get("metric")) or _text(config.get("trainer.best_checkpoint_eval_metric"))
     value, started = best.get("value"), _unix_seconds(run.get("started"))
     if is_ours:
         if not config and not notes:
@@ -247,7 +250,7 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
         standing = _status(directory, run, status, now_seconds, notes)
     else:  # of Model Garden's driver, which records no experiment and no status
         standing = "Model Garden" if config else "unknown"
-        folder = _text(lines.value(config.get("trainer.best_checkpoint_export_subdir")))
+        folder = _text(config.get("trainer.best_checkpoint_export_subdir"))
         if metric and folder:
             value = (_read_json(files.join(directory, folder), garden.INFO, notes) or {}).get(metric)
         with contextlib.suppress(OSError):
@@ -255,7 +258,7 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
         if not config:
             notes.append(f"no {RUN_FILE} and no {PARAMS_FILE}: only its checkpoints are known")
     recorded = [each for each in (steps.get("current"), status.get("step")) if is_step(each)]
-    end_step = steps.get("end") or lines.value(config.get(_END))
+    end_step = steps.get("end") or config.get(_END)
     if "steps" not in run:  # the record is lost
         with contextlib.suppress(OSError):
             recorded += [int(found[1]) for name in os.listdir(directory) if (found := _CHECKPOINT.fullmatch(name))]
@@ -270,6 +273,7 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
         started_seconds=started,
         duration_seconds=_duration_seconds(run),
         config=config,
+        comments=comments,
         notes=tuple(notes),
         record=run,
         process=status,
@@ -292,23 +296,25 @@ def _read_json(directory: str, name: str, notes: list[str]) -> dict[str, Any] | 
     return None
 
 
-def _read_params(directory: str, notes: list[str]) -> tuple[str | None, dict[str, str]]:
-    """Returns the experiment that our `params.yaml` names, None in that of Model Garden; and the fields."""
+def _read_params(directory: str, notes: list[str]) -> tuple[str | None, dict[str, Any], dict[str, str]]:
+    """Returns the experiment that our `params.yaml` names, None in that of Model Garden; the fields; their comments."""
     try:
         text = files.read_bytes(files.join(directory, PARAMS_FILE)).decode("utf-8", "replace")
     except FileNotFoundError:
-        return None, {}
+        return None, {}, {}
     except OSError as error:
         notes.append(f"{PARAMS_FILE} cannot be read: {files.reason_of(error)}")
-        return None, {}
+        return None, {}, {}
     first, _, _ = text.partition("\n")
-    header, config = garden_run.HEADER.decode(), lines.lines(text)
-    if not first.startswith(header):
-        return None, config
-    if _END not in config:  # which all of ours have
+    header = garden_run.HEADER.decode()
+    experiment = first.removeprefix(header).strip() if first.startswith(header) else None
+    config, comments = dict[str, Any](), dict[str, str]()
+    with contextlib.suppress(ConfigError):
+        config, comments = fields_of(text)
+    if not config or (experiment is not None and _END not in config):  # which all of ours have
         notes.append(f"{PARAMS_FILE} is damaged")
-        config = {}
-    return first.removeprefix(header).strip(), config
+        return experiment, {}, {}
+    return experiment, config, comments
 
 
 def _status(

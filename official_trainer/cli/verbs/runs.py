@@ -147,7 +147,7 @@ def _as_json(run: RecordedRun, differs: Mapping[str, str]) -> dict[str, Any]:
     best: Any = run.best
     if best is not None:
         best = {name: encode(value) for name, value in best.items()} if isinstance(best, Mapping) else encode(best)
-    kept = {name: value for name, value in vars(run).items() if name not in ("config", "record", "process")}
+    kept = {name: value for name, value in vars(run).items() if name not in ("config", "comments", "record", "process")}
     return {**kept, "best": best, "notes": list(run.notes), "differs": dict(differs)}
 
 

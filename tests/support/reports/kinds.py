@@ -10,6 +10,7 @@ import math
 import os
 from pathlib import Path
 
+from official_trainer.config.text import one_line
 from official_trainer.files import PARAMS_FILE
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.record import RunRecord, mark_pruned
@@ -66,7 +67,7 @@ def write_run(folder, *, code=0, step=40, seed=1, experiment="digits", error=Non
     """Writes a run up to `step`; until its end with an exit code, unless `code` is None."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    params = PARAMS.format(experiment=experiment, seed=seed, optimizer=optimizer, rate=rate)
+    params = PARAMS.format(experiment=one_line(experiment), seed=seed, optimizer=optimizer, rate=rate)
     (folder / PARAMS_FILE).write_text(params)
     times = iter([NOW - 3 * HOUR, *[NOW - HOUR] * 1000])
     launch = {"experiment": experiment, "mode": "train_and_eval", "argv": [], "imports": [], "config_digest": "0"}

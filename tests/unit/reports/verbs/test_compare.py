@@ -142,7 +142,7 @@ def test_names_that_a_page_or_a_terminal_would_obey(tmp_path, capsys, monkeypatc
     for seed, (name, make) in enumerate(kinds.HOSTILE.items()):
         make(tmp_path / "runs" / name)
         with open(tmp_path / "runs" / name / "params.yaml", "a") as file:
-            file.write(f"  \x1b[2Jname: {seed}\n")
+            file.write(f'  "\\x1b[2Jname": {seed}\n')
     for words in (["--format=csv"], ["--format=json"], [], ["--group=status"], ["--where=step > 0"]):
         assert "\x1b" not in shown(capsys, "runs", *words)
     markdown = shown(capsys, "runs", "--format=markdown")

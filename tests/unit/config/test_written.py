@@ -1,9 +1,10 @@
-"""The lines of a `params.yaml` say the same as the file read as YAML."""
+"""The fields of a `params.yaml` are those of the file read as YAML, each by its path."""
 
 import pytest
 import yaml
 
-from official_trainer.config import ExperimentConfig, dump, lines
+from official_trainer.config import ConfigError, ExperimentConfig, dump, resolve
+from official_trainer.config.written import fields_of
 
 THEIRS = {
     "task": {
@@ -18,7 +19,7 @@ THEIRS = {
 
 
 def flat(value, path=""):
-    """Returns each value of a file, as YAML reads it, by the paths that `lines` uses."""
+    """Returns each value of a file, as YAML reads it, by the paths of a configuration."""
     if isinstance(value, dict) and value:
         parts = {(f"{path}.{key}" if path else key): part for key, part in value.items()}
     elif isinstance(value, list) and value and isinstance(value[0], dict):
@@ -31,8 +32,22 @@ def flat(value, path=""):
 def test_files_that_runs_wrote():
     """N29: each field of a run's `params.yaml` has the path and the value that YAML gives it."""
     text = dump(ExperimentConfig())
-    found = {place: lines.value(line) for place, line in lines.lines(text).items()}
-    assert found == flat(yaml.safe_load(text))
+    assert fields_of(text)[0] == flat(yaml.safe_load(text))
+
+
+def test_who_set_a_field():
+    """N29, N8: as the comment behind it says, also behind a quoted text, and behind the name of a list of sections."""
+    sets = [
+        "trainer.train_steps=7",
+        "trainer.best_checkpoint_eval_metric='a  # b'",
+        "trainer.actions=[{type: profile}]",
+    ]
+    _, comments = fields_of(dump(resolve(ExperimentConfig(), experiment="e", sets=sets), origins=True))
+    assert {path: said for path, said in comments.items() if "actions" not in path} == {
+        "trainer.train_steps": "--set",
+        "trainer.best_checkpoint_eval_metric": "--set",
+    }
+    assert comments["trainer.actions[0].type"] == "--set"
 
 
 @pytest.mark.parametrize("is_indented", [True, False])
@@ -44,21 +59,16 @@ def test_files_that_pyyaml_wrote(is_indented):
             return super().increase_indent(flow, indentless and not is_indented)
 
     text = yaml.dump(THEIRS, Dumper=Dumper, default_flow_style=False)
-    assert {place: lines.value(line) for place, line in lines.lines(text).items()} == flat(THEIRS)
-
-
-def test_values_over_several_lines():
-    """N29: a list, or a quoted text, that goes on is one value; a bracket in quotes or in a comment opens nothing."""
-    text = "a: [{b: 1,\n    c: 2}]\nd: 'one\n  two: 3'\ne: ['[', \"{\"]  # [\nf: 4\n"
-    found = {place: lines.value(line) for place, line in lines.lines(text).items()}
-    assert found == {"a": [{"b": 1, "c": 2}], "d": "one two: 3", "e": ["[", "{"], "f": 4}
+    assert fields_of(text)[0] == flat(THEIRS)
 
 
 def test_fields_that_only_we_have():
     """N29: a field that is a comment to Model Garden is a field here."""
-    assert lines.lines("a: 1\n#official-trainer: b:\n#official-trainer:   c: 2\n") == {"a": "1", "b.c": "2"}
+    assert fields_of("a: 1\n#official-trainer: b:\n#official-trainer:   c: 2\n")[0] == {"a": 1, "b.c": 2}
 
 
-def test_text_that_is_no_yaml():
-    """N29: what is damaged has no value, and is no error."""
-    assert lines.value(lines.lines("a: [1, \nb: 2")["a"]) is None
+@pytest.mark.parametrize("text", ["a: [1, \nb: 2", "a: &a [*a]", "[" * 70, "a: " + "9" * 500])
+def test_text_that_cannot_be_read(text):
+    """N29, N34: is an error."""
+    with pytest.raises(ConfigError):
+        fields_of(text)
