@@ -12,16 +12,17 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
-import operator
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.errors import ExitCode
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 USAGE = "[--nodevices] [--warm] [--json]"
 EXAMPLES = (
@@ -30,32 +31,9 @@ EXAMPLES = (
 )
 NEXT = ("official-trainer init ~/my_workspace", "write a workspace of your own")
 
-PYTHON = ">=3.11,<3.14"
-REQUIREMENTS = (
-    "tensorflow>=2.20,<2.23",
-    "keras>=3.15,<4",
-    "tf-keras>=2.20,<2.23",
-    "tf-models-official==2.20.*",
-    "gin-config>=0.5,<0.6",
-    "google-crc32c>=1.6,<2",
-    "importlib-resources>=6,<8",
-    "lazy-loader>=0.6,<1",
-    "matplotlib>=3.9,<4",
-    "pandas>=2.2,<4",
-    "pyyaml>=6.0.1,<7",
-    "rich>=13.7,<16",
-    "scikit-learn>=1.5,<2",
-    "setuptools>=78.1.1,<80.9",
-    "tabulate>=0.9,<1",
-    "tensorboard>=2.20,<2.23",
-)
-"""The dependencies of pyproject.toml, repeated here because a checkout may not be installed."""
-
-_COMPARE = {
-    "==": lambda version, bound: version[: len(bound)] == bound,
-    ">=": operator.ge,
-    "<": operator.lt,
-}
+PYTHONS = (3, 11), (3, 13)
+"""The oldest and the newest that pyproject.toml allows; with another one nothing is installed that could say it."""
+_OURS = "official-trainer"
 _DEVICES_TIMEOUT_SECONDS = 180
 _LIST_DEVICES = """
 import json
@@ -120,10 +98,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     python = check_python(sys.version_info[:3])
     yield python
-    versions = {name: _installed(name) for name in map(_name, REQUIREMENTS)}
-    for requirement in REQUIREMENTS:
-        yield check_package(requirement, versions[_name(requirement)])
-    yield check_orbit(_folder("orbit") is not None)
+    try:
+        wanted = requirements()
+    except ImportError as error:  # a checkout that is not installed, or `packaging` is missing
+        yield not_installed(str(error), Path(__file__).parents[3])
+        return
+    versions = {requirement.name: _installed(requirement.name) for requirement in wanted}
+    for requirement in wanted:
+        yield check_package(requirement, versions[requirement.name])
+    yield check_orbit(_folder("orbit") is not None, versions["tf-models-official"])
     yield check_keras(os.environ)
     if (tensorflow := _folder("tensorflow")) is not None:
         yield check_bytecode(tensorflow, writes=not sys.dont_write_bytecode)
@@ -137,7 +120,8 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
 
                 held.enter_context(working("looking for devices"))
             found = devices()
-        yield check_devices(found, has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
+        has_nvidia = os.path.exists("/proc/driver/nvidia/version")
+        yield check_devices(found, versions["tensorflow"], has_nvidia=has_nvidia, environ=os.environ)
     if arguments.warm:
         yield read_garden()
 
@@ -160,24 +144,48 @@ def read_garden() -> Finding:
 def check_python(version: tuple[int, ...]) -> Finding:
     """Checks whether TensorFlow and this package support this Python."""
     found, fix = ".".join(map(str, version)), "install Python 3.11, then: python3.11 -m venv .venv"
-    is_fit = _satisfies(found, PYTHON)
-    return Finding("python", is_fit, found if is_fit else f"{found}, needs {PYTHON}", fix)
+    oldest, newest = PYTHONS
+    if oldest <= version[:2] <= newest:
+        return Finding("python", True, found)
+    return Finding("python", False, f"{found}, needs {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}", fix)
 
 
-def check_package(requirement: str, version: str | None) -> Finding:
+def requirements() -> list[Requirement]:
+    """Returns the packages that this one depends on, with their versions, without those of its extras.
+
+    Raises:
+      ImportError: it is not installed, or what reads its requirements is not.
+    """
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    every = map(Requirement, metadata.requires(_OURS) or ())
+    return [each for each in every if each.marker is None or each.marker.evaluate({"extra": ""})]
+
+
+def not_installed(why: str, checkout: Path) -> Finding:
+    """Says that this package is not installed, as Python says it, and how a checkout of it is."""
+    what = f"-e {checkout}" if (checkout / "pyproject.toml").is_file() else _OURS
+    return Finding(_OURS, False, why, f"python -m pip install {what}")
+
+
+def check_package(requirement: Requirement, version: str | None) -> Finding:
     """Checks whether a package is installed in a required version."""
-    name = _name(requirement)
-    wanted, fix = requirement.removeprefix(name), f"python -m pip install '{requirement}'"
-    if version and _satisfies(version, wanted):
+    name, wanted = requirement.name, requirement.specifier
+    if version and wanted.contains(version, prereleases=True):
         return Finding(name, True, version)
-    return Finding(name, False, f"{version or 'not installed'}, needs {wanted}", fix)
+    return Finding(
+        name, False, f"{version or 'not installed'}, needs {wanted}", f"python -m pip install '{name}{wanted}'"
+    )
 
 
-def check_orbit(importable: bool) -> Finding:
-    """Checks whether orbit, which is part of tf-models-official, can be imported."""
+def check_orbit(importable: bool, version: str | None) -> Finding:
+    """Checks whether orbit, which is part of tf-models-official of this version, can be imported."""
     if importable:
         return Finding("orbit", True, "part of tf-models-official")
-    fix = f"python -m pip install --force-reinstall --no-deps '{_requirement('tf-models-official')}'"
+    exact = f"=={version}" if version else ""
+    fix = f"python -m pip install --force-reinstall --no-deps tf-models-official{exact}"
     return Finding("orbit", False, "missing, though it is part of tf-models-official", fix)
 
 
@@ -233,16 +241,19 @@ def check_workspace(workspace: Path | None) -> Finding:
     return Finding("workspace", not unlisted, detail, "; ".join(unlisted))
 
 
-def check_devices(report: Mapping[str, Any] | str, *, has_nvidia: bool, environ: Mapping[str, str]) -> Finding:
+def check_devices(
+    report: Mapping[str, Any] | str, version: str | None, *, has_nvidia: bool, environ: Mapping[str, str]
+) -> Finding:
     """Checks the devices that TensorFlow finds, and why it does not use an existing GPU.
 
     Args:
       report: the devices that TensorFlow lists, or its error.
+      version: of TensorFlow.
       has_nvidia: whether this machine has NVIDIA's driver.
       environ: the environment, which can hide devices.
     """
     if isinstance(report, str):
-        fix = f"python -m pip install --force-reinstall '{_requirement('tensorflow')}'"
+        fix = f"python -m pip install --force-reinstall tensorflow=={version}"
         return Finding("devices", False, f"TensorFlow does not start: {report}", fix)
     counts = ", ".join(f"{count} {kind}" for kind, count in report["counts"].items() if count)
     names = f" ({', '.join(sorted(set(report['names'])))})" if report["names"] else ""
@@ -251,7 +262,7 @@ def check_devices(report: Mapping[str, Any] | str, *, has_nvidia: bool, environ:
     if "CUDA_VISIBLE_DEVICES" in environ:
         hidden = f"CUDA_VISIBLE_DEVICES={environ['CUDA_VISIBLE_DEVICES']}"
         return Finding("devices", False, f"{counts}; the GPU is hidden by {hidden}", "unset CUDA_VISIBLE_DEVICES")
-    fix = f"python -m pip install '{_requirement('tensorflow').replace('tensorflow', 'tensorflow[and-cuda]')}'"
+    fix = f"python -m pip install 'tensorflow[and-cuda]=={version}'"
     return Finding("devices", False, f"{counts}; there is an NVIDIA GPU that TensorFlow cannot use", fix)
 
 
@@ -286,22 +297,3 @@ def _folder(package: str) -> Path | None:
     """Returns the folder of a package, without importing it."""
     spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent if spec is not None and spec.origin else None
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[=<>]", requirement)[0]
-
-
-def _requirement(name: str) -> str:
-    return next(requirement for requirement in REQUIREMENTS if _name(requirement) == name)
-
-
-def _satisfies(version: str, wanted: str) -> bool:
-    """Returns whether `version` is in a range of `==1.2.*`, `>=1.2` and `<3`, separated by commas."""
-    parts = re.findall(r"(==|>=|<)([0-9.]+)", wanted)
-    return all(_COMPARE[sign](_numbers(version), _numbers(bound)) for sign, bound in parts)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Returns the numbers that a version starts with: `2.20.1rc1` is (2, 20, 1)."""
-    return tuple(int(number) for number in re.split(r"[^0-9.]", version)[0].strip(".").split("."))

@@ -7,6 +7,7 @@ import sys
 import tomllib
 
 import pytest
+from packaging.requirements import Requirement
 
 from official_trainer import cli
 from official_trainer.cli.verbs import doctor
@@ -16,19 +17,26 @@ CPU = {"counts": {"CPU": 1, "GPU": 0, "TPU": 0}, "names": [], "cuda": True}
 GPUS = {"counts": {"CPU": 1, "GPU": 2, "TPU": 0}, "names": ["H200", "H200"], "cuda": True}
 
 
+RICH, PYYAML, LOADER = map(Requirement, ("rich>=13.7,<16", "pyyaml>=6.0.1,<7", "lazy-loader>=0.6,<1"))
+VERSIONS = {"pyyaml": "6.0.1", "lazy-loader": "0.6", "tf-models-official": "2.20.0"}
+
+
 def test_requirements_are_those_of_the_project():
+    """Without those of the extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert list(doctor.REQUIREMENTS) == project["dependencies"]
-    assert project["requires-python"] == doctor.PYTHON
+    oldest, newest = doctor.PYTHONS
+    assert project["requires-python"] == f">={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
+    found = {requirement.name for requirement in doctor.requirements()}
+    assert {"tensorflow", "pyyaml", "rich"} <= found and not {"optuna", "wandb", "pytest"} & found
 
 
 def test_it_runs_where_nothing_is_installed():
-    """In a checkout, with Python alone: every dependency is named, with the command that installs it."""
+    """In a checkout, with Python alone: the command that installs everything is named."""
     command = [sys.executable, "-S", "-m", "official_trainer", "doctor"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "")
-    for requirement in doctor.REQUIREMENTS:
-        assert f"python -m pip install '{requirement}'" in done.stdout
+    assert f"python -m pip install -e {ROOT}\n" in done.stdout
+    assert doctor.not_installed("", ROOT / "docs").fix == "python -m pip install official-trainer"
 
 
 @pytest.mark.parametrize(
@@ -55,18 +63,19 @@ def test_python(version, ok):
     ],
 )
 def test_packages(requirement, version, ok):
-    finding = doctor.check_package(requirement, version)
+    wanted = Requirement(requirement)
+    finding = doctor.check_package(wanted, version)
     assert finding.ok is ok
     if not ok:
-        assert finding.fix == f"python -m pip install '{requirement}'"
+        assert finding.fix == f"python -m pip install '{wanted}'"
         assert (version or "not installed") in finding.detail
 
 
 def test_orbit():
-    assert doctor.check_orbit(True).ok
-    assert doctor.check_orbit(False).fix == (
-        "python -m pip install --force-reinstall --no-deps 'tf-models-official==2.20.*'"
-    )
+    assert doctor.check_orbit(True, "2.20.0").ok
+    fix = "python -m pip install --force-reinstall --no-deps tf-models-official"
+    assert doctor.check_orbit(False, "2.20.0").fix == f"{fix}==2.20.0"
+    assert doctor.check_orbit(False, None).fix == fix
 
 
 @pytest.mark.parametrize(
@@ -106,24 +115,24 @@ def test_bytecode_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
 
 
 def test_devices():
-    finding = doctor.check_devices(GPUS, has_nvidia=True, environ={})
+    finding = doctor.check_devices(GPUS, "2.20.0", has_nvidia=True, environ={})
     assert (finding.ok, finding.detail) == (True, "1 CPU, 2 GPU (H200)")
-    assert doctor.check_devices(CPU, has_nvidia=False, environ={}).ok
+    assert doctor.check_devices(CPU, "2.20.0", has_nvidia=False, environ={}).ok
 
 
 def test_a_gpu_that_is_not_used():
-    finding = doctor.check_devices(CPU, has_nvidia=True, environ={})
-    assert (finding.ok, finding.fix) == (False, "python -m pip install 'tensorflow[and-cuda]>=2.20,<2.23'")
-    finding = doctor.check_devices(CPU, has_nvidia=True, environ={"CUDA_VISIBLE_DEVICES": "-1"})
+    finding = doctor.check_devices(CPU, "2.20.0", has_nvidia=True, environ={})
+    assert (finding.ok, finding.fix) == (False, "python -m pip install 'tensorflow[and-cuda]==2.20.0'")
+    finding = doctor.check_devices(CPU, "2.20.0", has_nvidia=True, environ={"CUDA_VISIBLE_DEVICES": "-1"})
     assert (finding.ok, finding.fix) == (False, "unset CUDA_VISIBLE_DEVICES")
     assert "hidden by CUDA_VISIBLE_DEVICES=-1" in finding.detail
 
 
 def test_tensorflow_that_does_not_start():
-    finding = doctor.check_devices("ImportError: no libcuda", has_nvidia=False, environ={})
+    finding = doctor.check_devices("ImportError: no libcuda", "2.20.0", has_nvidia=False, environ={})
     assert not finding.ok
     assert "ImportError: no libcuda" in finding.detail
-    assert finding.fix == "python -m pip install --force-reinstall 'tensorflow>=2.20,<2.23'"
+    assert finding.fix == "python -m pip install --force-reinstall tensorflow==2.20.0"
 
 
 @pytest.mark.parametrize(
@@ -176,8 +185,9 @@ def healthy(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "devices", lambda: CPU)
     monkeypatch.setattr(doctor.os.path, "exists", lambda path: False)
     monkeypatch.setattr(doctor.sys, "version_info", (3, 11, 7))
-    monkeypatch.setattr(doctor, "_installed", {"rich": "15.0.0", "pyyaml": "6.0.1", "lazy-loader": "0.6"}.get)
-    monkeypatch.setattr(doctor, "REQUIREMENTS", ("rich>=13.7,<16", "pyyaml>=6.0.1,<7", "lazy-loader>=0.6,<1"))
+    monkeypatch.setattr(doctor, "_installed", {**VERSIONS, "rich": "15.0.0"}.get)
+    garden = Requirement("tf-models-official")
+    monkeypatch.setattr(doctor, "requirements", lambda: [RICH, PYYAML, LOADER, garden])
     monkeypatch.setattr(doctor, "_folder", {"orbit": tmp_path}.get)
 
 
@@ -190,11 +200,11 @@ def test_all_is_well(healthy, capsys):
 
 
 def test_a_problem_is_shown_with_its_fix(healthy, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "_installed", {"rich": "12.0", "pyyaml": "6.0.1", "lazy-loader": "0.6"}.get)
+    monkeypatch.setattr(doctor, "_installed", {**VERSIONS, "rich": "12.0"}.get)
     assert cli.main(["doctor", "--nodevices"]) == 2
     out = capsys.readouterr().out
-    assert "mend  rich                12.0, needs >=13.7,<16\n" in out
-    assert "                          python -m pip install 'rich>=13.7,<16'\n" in out
+    assert "mend  rich                12.0, needs <16,>=13.7\n" in out
+    assert "                          python -m pip install 'rich<16,>=13.7'\n" in out
     assert out.endswith("\n1 to mend.\n")
 
 
@@ -211,7 +221,7 @@ def test_json(healthy, monkeypatch, capsys):
 
 
 def test_versions_are_those_of_this_environment():
-    assert doctor.check_package("pyyaml>=6.0.1,<7", doctor._installed("pyyaml")).ok
+    assert doctor.check_package(PYYAML, doctor._installed("pyyaml")).ok
     assert doctor._installed("no-such-package-anywhere") is None
     assert doctor._folder("yaml").name == "yaml"
     assert doctor._folder("no_such_module_anywhere") is None
