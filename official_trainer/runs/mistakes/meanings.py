@@ -55,6 +55,11 @@ _OF_CODE = (
         "or all from `from official_trainer.lazy import keras`.",
     ),
     (
+        r"does not apply preprocessing, but the model received string input",
+        "A Task calls a model of KerasHub without its preprocessor: call it in build_inputs, and build the model with "
+        "preprocessor=None.",
+    ),
+    (
         r"Graph disconnected: cannot obtain value",
         "The outputs depend on an input that keras.Model is not given: name all of them, as in keras.Model([a, b], …).",
     ),
