@@ -237,20 +237,20 @@ def on_host(tensors: Tensors, strategy: tf.distribute.Strategy) -> dict[str, flo
     """
     import numpy as np
 
-    found: dict[str, float | Histogram | Image] = {}
+    published: dict[str, float | Histogram | Image] = {}
     for kind, named in tensors.items():
         for name, value in named.items():
-            parts = [_numbers(part) for part in strategy.experimental_local_results(value)]
+            arrays = [_numbers(array) for array in strategy.experimental_local_results(value)]
             if kind == "scalar":
-                if shape := next((part.shape for part in parts if part.ndim), None):
+                if shape := next((array.shape for array in arrays if array.ndim), None):
                     raise PublishError(_no_scalar(f"publish.scalar({name!r}, …)", shape))
-                found[name] = sum(float(part) for part in parts) / len(parts)
+                published[name] = sum(map(float, arrays)) / len(arrays)
             elif kind == "histogram":
-                found[name] = Histogram(parts[0] if len(parts) == 1 else np.concatenate([p.ravel() for p in parts]))
+                published[name] = Histogram(arrays[0] if len(arrays) == 1 else np.concatenate([*map(np.ravel, arrays)]))
             else:
-                pixels = parts[0] if parts[0].dtype == np.uint8 else np.clip(parts[0], 0.0, 1.0)
-                found |= {f"{name}/{index}": Image(each) for index, each in enumerate(pixels)}
-    return found
+                pixels = arrays[0] if arrays[0].dtype == np.uint8 else np.clip(arrays[0], 0.0, 1.0)
+                published |= {f"{name}/{index}": Image(image) for index, image in enumerate(pixels)}
+    return published
 
 
 def _publish(kind: str, name: str, value: Any, check: Callable[[str, tf.Tensor], tf.Tensor]) -> None:

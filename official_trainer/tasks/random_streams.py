@@ -258,23 +258,23 @@ class RandomStreams:
         if not self._generators:
             return
         context = tf.distribute.get_replica_context()
-        place = tf.cast(step, tf.int64) * context.num_replicas_in_sync
+        of_replica = tf.cast(step, tf.int64) * context.num_replicas_in_sync
         if context.num_replicas_in_sync > 1:
-            place += tf.cast(context.replica_id_in_sync_group, tf.int64)
+            of_replica += tf.cast(context.replica_id_in_sync_group, tf.int64)
         for index, generator in enumerate(self._generators):
-            stream = place * len(self._generators) + index
+            stream = of_replica * len(self._generators) + index
             _set_state(generator, stream, self._key)
         self._keras.use(self._generators)
 
-    def named(self, domain: str, place: tf.Variable | tf.Tensor) -> contextlib.AbstractContextManager[None]:
-        """Returns a context in which `seed` works, for one replica's step; `place` (int64) is the step's number."""
-        return NamedStreams(self._seed, domain, place, self._required).drawn()
+    def named(self, domain: str, step: tf.Variable | tf.Tensor) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which `seed` works, for one replica's step; `step` (int64) is its number."""
+        return NamedStreams(self._seed, domain, step, self._required).drawn()
 
     def of_part(
-        self, domain: str, place: tf.Variable, number: tf.Tensor, count: int
+        self, domain: str, step: tf.Variable, number: tf.Tensor, count: int
     ) -> contextlib.AbstractContextManager[None]:
         """Does what `named` does for micro-batch `number` of `count`; generators go on where the one before ended."""
-        return self.named(domain, place.read_value() * count + number)
+        return self.named(domain, step.read_value() * count + number)
 
 
 class NamedStreams:
@@ -284,9 +284,9 @@ class NamedStreams:
       required: the streams that every step of the task has.
     """
 
-    def __init__(self, seed: int, domain: str, place: tf.Variable | tf.Tensor, required: Sequence[str] = ()) -> None:
+    def __init__(self, seed: int, domain: str, step: tf.Variable | tf.Tensor, required: Sequence[str] = ()) -> None:
         self.required = tuple(required)
-        self._words, self._place = f"{seed} {domain}", place
+        self._words, self._step = f"{seed} {domain}", step
 
     @contextlib.contextmanager
     def drawn(self) -> Iterator[None]:
@@ -299,9 +299,9 @@ class NamedStreams:
         digest = hashlib.blake2b(f"{self._words} {name}".encode(), digest_size=16).digest()
         high, low = (int.from_bytes(half, "little") % 2**62 for half in (digest[:8], digest[8:]))
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        value = self._place if isinstance(self._place, tf.Tensor) else self._place.read_value()
-        place = tf.cast(value, tf.int64)
-        return tf.stack([high + place * keyed_draws.STRIDE, low + tf.cast(replica, tf.int64) * keyed_draws.STRIDE])
+        value = self._step if isinstance(self._step, tf.Tensor) else self._step.read_value()
+        step = tf.cast(value, tf.int64)
+        return tf.stack([high + step * keyed_draws.STRIDE, low + tf.cast(replica, tf.int64) * keyed_draws.STRIDE])
 
 
 def of_no_step(task: Any) -> contextlib.AbstractContextManager[Any]:

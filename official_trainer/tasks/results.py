@@ -57,16 +57,16 @@ class Mean:
           ValueError: the numbers of weights and values differ, or a weight is negative or not finite.
         """
         numbers = list(_numbers(values))
-        of_each = [1.0] * len(numbers) if weights is None else list(_numbers(weights))
-        if len(of_each) != len(numbers):
-            raise ValueError(f"{len(numbers)} values have {len(of_each)} weights; give each value one")
+        of_values = [1.0] * len(numbers) if weights is None else list(_numbers(weights))
+        if len(of_values) != len(numbers):
+            raise ValueError(f"{len(numbers)} values have {len(of_values)} weights; give each value one")
         total: _Number = Fraction(0)
-        for value, weight in zip(numbers, of_each, strict=True):
+        for value, weight in zip(numbers, of_values, strict=True):
             if not 0 <= weight < math.inf:
                 raise ValueError(f"weight {weight:g} is not allowed; a weight is a finite number, at least 0")
             if weight:
                 total = _sum(total, Fraction(value) * Fraction(weight) if math.isfinite(value) else value)
-        return cls(total, sum(map(Fraction, of_each), Fraction(0)))
+        return cls(total, sum(map(Fraction, of_values), Fraction(0)))
 
     @property
     def value(self) -> float:
@@ -163,8 +163,8 @@ class SampledSet:
         return {"examples": Table(columns, [[row.get(name, "") for name in columns] for row in rows])}
 
     def _with(self, more: Iterable[tuple[bytes, bytes, Any]]) -> Self:
-        found = {entry[:2]: entry for entry in (*more, *self.kept)}
-        return dataclasses.replace(self, kept=tuple(found[key] for key in sorted(found)[: self.size]))
+        by_priority = {entry[:2]: entry for entry in (*more, *self.kept)}
+        return dataclasses.replace(self, kept=tuple(by_priority[key] for key in sorted(by_priority)[: self.size]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,11 +197,11 @@ class Results:
           TypeError: two parts with the same name have different classes.
         """
         merged = {**self.parts, **other.parts}
-        for name in [each for each in self.parts if each in other.parts]:
+        for name in [name for name in self.parts if name in other.parts]:
             mine, theirs = self.parts[name], other.parts[name]
             if type(mine) is not type(theirs):
-                kinds = f"{type(mine).__name__} and {type(theirs).__name__}"
-                raise TypeError(f"{name!r} is {kinds}; parts with the same name must have the same class to be merged")
+                both = f"{type(mine).__name__} and {type(theirs).__name__}"
+                raise TypeError(f"{name!r} is {both}; parts with the same name must have the same class to be merged")
             merged[name] = mine.merge(theirs)
         return Results(merged)
 

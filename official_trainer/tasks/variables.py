@@ -63,15 +63,16 @@ def flatten(tree: Any) -> dict[str, Any]:
     Args:
       tree: a model, layer, module or optimizer; a variable; or mappings and sequences of these.
     """
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for path, variable in _leaves(tree, ""):
-        found[free_name(path, found)] = variable
-    return found
+        variables[free_name(path, variables)] = variable
+    return variables
 
 
 def table(tree: Any) -> list[Row]:
     """Returns a row for each variable; the variables of a frozen layer are not trainable."""
-    trained = {id(each) for _, each in _leaves(tree, "", trainable=True) if getattr(each, "trainable", False)}
+    leaves = (variable for _, variable in _leaves(tree, "", trainable=True))
+    trained = {id(variable) for variable in leaves if getattr(variable, "trainable", False)}
     rows = []
     for path, variable in flatten(tree).items():
         shape, dtype = tuple(variable.shape), variable.dtype

@@ -77,35 +77,35 @@ class WeightFile:
             )
 
     def _read(self, file: Any, name: str, root: Any) -> None:
-        found: dict[str, dict[str, np.ndarray]] = {}
+        values_by_layer: dict[str, dict[str, np.ndarray]] = {}
         for key, value in _datasets(file):
-            place, is_of_layer, number = f"/{key}".rpartition("/vars/")
-            if is_of_layer and not {*_NO_WEIGHTS} & {*place.split("/")}:
+            path, is_of_layer, number = f"/{key}".rpartition("/vars/")
+            if is_of_layer and not {*_NO_WEIGHTS} & {*path.split("/")}:
                 self._values[name + key] = value
                 self.specs[name + key] = VariableSpec(name + key, "", value.shape, value.dtype.name)
-                found.setdefault(place[1:], {})[number] = value
-        for place, values in found.items():
-            if (layer := _layer_at(root, place)) is not None:
-                self._pair(layer, f"{name}{place}/vars/" if place else f"{name}vars/", values)
+                values_by_layer.setdefault(path[1:], {})[number] = value
+        for path, values in values_by_layer.items():
+            if (layer := _layer_at(root, path)) is not None:
+                self._pair(layer, f"{name}{path}/vars/" if path else f"{name}vars/", values)
 
-    def _pair(self, layer: Any, place: str, values: dict[str, np.ndarray]) -> None:
-        """Finds the variables that a layer writes under the keys of its values."""
+    def _pair(self, layer: Any, prefix: str, values: dict[str, np.ndarray]) -> None:
+        """Finds the variables that a layer writes under the keys of its values, which begin with `prefix`."""
         written: dict[str, Any] = {}
         layer.save_own_variables(written)
-        own = {id(each.value) for each in keras3.own_variables(layer)}
+        variables = {id(variable.value): variable for variable in keras3.own_variables(layer)}
         for number, value in written.items():
             live = id(kerases.value(value))
-            if number in values and live in own:
-                self.keys.setdefault(live, place + number)
+            if number in values and live in variables:
+                self.keys.setdefault(live, prefix + number)
         shapes = {number: tuple(value.shape) for number, value in written.items()}
         if shapes == {number: value.shape for number, value in values.items()}:
             self._layers.append((layer, values))
-            lora = {id(each.value) for each in keras3.own_variables(layer) if each.name.startswith(_LORA)}
-            computed = [place + number for number in written if place + number not in self.keys.values()]
-            kernels = [each for each in own if each not in self.keys and each not in lora]
+            lora = {live for live, variable in variables.items() if variable.name.startswith(_LORA)}
+            computed = [prefix + number for number in written if prefix + number not in self.keys.values()]
+            kernels = [live for live in variables if live not in self.keys and live not in lora]
             if lora and len(computed) == len(kernels) == 1:
                 self.keys[kernels[0]] = computed[0]
-            self.left_to_layers |= own - self.keys.keys()
+            self.left_to_layers |= variables.keys() - self.keys.keys()
 
     def read(self, key: str) -> np.ndarray:
         """Returns a value."""
@@ -116,12 +116,13 @@ class WeightFile:
         loaded = set[int]()
         for layer, values in self._layers:
             # Keras sets both matrices to 0, and where both are 0 neither has a gradient: the second has to be enough.
-            first = [each.value for each in keras3.own_variables(layer) if re.fullmatch(f"{_LORA}.*_a", each.name)]
-            kept = [tf.identity(variable) for variable in first]
+            variables = keras3.own_variables(layer)
+            first = [variable.value for variable in variables if re.fullmatch(f"{_LORA}.*_a", variable.name)]
+            before = [tf.identity(variable) for variable in first]
             layer.load_own_variables(values)
-            for variable, value in zip(first, kept, strict=True):
+            for variable, value in zip(first, before, strict=True):
                 variable.assign(value)
-            loaded |= {id(each.value) for each in keras3.own_variables(layer)}
+            loaded |= {id(variable.value) for variable in variables}
         for number, variable in pairs.items():
             if number not in loaded:
                 variable.assign(self._values[self.keys[number]].astype(variable.dtype.as_numpy_dtype))
@@ -158,49 +159,50 @@ def _layer_of(path: str, name: str, model: Any, *, is_needed: bool = True) -> An
     """Returns the one layer of a model, or the model, that is of the class that a config names."""
     config = files.read_json(files.join(path, name))
     wanted, module = str(config.get("class_name")), str(config.get("module") or "")
-    found = [each for each in keras3.KERAS.layers(model) if wanted in (cls.__name__ for cls in type(each).__mro__)]
-    if len(found) == 1 or (found and found[0] is model):
-        return found[0]
+    all_layers = keras3.KERAS.layers(model)
+    layers = [layer for layer in all_layers if wanted in (cls.__name__ for cls in type(layer).__mro__)]
+    if len(layers) == 1 or (layers and layers[0] is model):
+        return layers[0]
     if not is_needed:
         return None
     is_of_hub = "keras_hub" in module or str(config.get("registered_name")).startswith("keras_hub>")
-    if not found and is_of_hub and importlib.util.find_spec("keras_hub") is None:
+    if not layers and is_of_hub and importlib.util.find_spec("keras_hub") is None:
         raise CheckpointError(
             f"{path} is a preset of {wanted}, and keras_hub is not installed. Install it with: pip install keras-hub; "
             f"and build the model with keras_hub.models.{wanted}"
         )
-    held = first_few(sorted({type(each).__name__ for each in keras3.KERAS.layers(model)}))
-    many = f"{len(found)} layers" if found else "no layer"
+    held = first_few(sorted({type(layer).__name__ for layer in all_layers}))
+    many = f"{len(layers)} layers" if layers else "no layer"
     raise CheckpointError(f"{path} is of a {wanted}, and the model has {many} of that class: it is made of {held}")
 
 
-def _datasets(group: Any, place: str = "") -> Iterator[tuple[str, np.ndarray]]:
+def _datasets(group: Any, prefix: str = "") -> Iterator[tuple[str, np.ndarray]]:
     for name, value in group.items():
         if isinstance(value, h5py.Group):
-            yield from _datasets(value, f"{place}{name}/")
+            yield from _datasets(value, f"{prefix}{name}/")
         else:
             is_half = value.attrs.get("dtype") == "bfloat16"  # which HDF5 does not know
-            yield f"{place}{name}", np.array(value, tf.bfloat16.as_numpy_dtype if is_half else None)
+            yield f"{prefix}{name}", np.array(value, tf.bfloat16.as_numpy_dtype if is_half else None)
 
 
-def _layer_at(root: Any, place: str) -> Any:
-    """Returns what lies at a place below a model, found as Keras names places; None if there is nothing."""
-    found = root
-    for part in place.split("/") if place else ():
-        is_container = isinstance(found, list | tuple | dict)
-        found = _elements(found).get(part) if is_container else getattr(found, part, None)
-    return found if isinstance(found, keras.Layer) else None
+def _layer_at(root: Any, path: str) -> Any:
+    """Returns the layer at a path below a model, as Keras names paths; None if there is none."""
+    node = root
+    for name in path.split("/") if path else ():
+        is_container = isinstance(node, list | tuple | dict)
+        node = _elements(node).get(name) if is_container else getattr(node, name, None)
+    return node if isinstance(node, keras.Layer) else None
 
 
 def _elements(container: Any) -> dict[str, Any]:
     """Returns the elements of a container under their classes' names, numbered."""
-    found: dict[str, Any] = {}
+    elements: dict[str, Any] = {}
     counts: dict[str, int] = {}
-    for each in container.values() if isinstance(container, dict) else container:
-        is_container = isinstance(each, list | tuple | dict)
-        if is_container or hasattr(each, "save_own_variables"):
-            name = "container" if is_container else kerases.snake_case(type(each).__name__)
+    for element in container.values() if isinstance(container, dict) else container:
+        is_container = isinstance(element, list | tuple | dict)
+        if is_container or hasattr(element, "save_own_variables"):
+            name = "container" if is_container else kerases.snake_case(type(element).__name__)
             number = counts.get(name, 0)
             counts[name] = number + 1
-            found[f"{name}_{number}" if number else name] = each
-    return found
+            elements[f"{name}_{number}" if number else name] = element
+    return elements

@@ -35,8 +35,8 @@ class TrainData:
     @property
     def input_path(self) -> tuple[str, ...]:
         """The files of all tasks."""
-        paths = [getattr(section, "input_path", "") or () for section in self.sections.values()]
-        return tuple(path for found in paths for path in ([found] if isinstance(found, str) else found))
+        of_sections = [getattr(section, "input_path", "") or () for section in self.sections.values()]
+        return tuple(path for paths in of_sections for path in ([paths] if isinstance(paths, str) else paths))
 
 
 def batches_of(
@@ -58,13 +58,13 @@ def batches_of(
     order_depends_on_pipelines = False
     datasets: dict[str, tf.data.Dataset] = {}
     for number, (name, task) in enumerate(tasks.items()):
-        own = context.at(starts[number])
-        own.section = f"task.task_routines[{number}].task_config.train_data"
-        dataset = inputs.call_build_inputs(task, inputs.with_training_flag(params.sections[name], True), own)
-        if not own.starts_here:
-            dataset = inputs.skip(dataset.repeat(), own.start_step * own.elements_per_step)
+        of_task = context.at(starts[number])
+        of_task.section = f"task.task_routines[{number}].task_config.train_data"
+        dataset = inputs.call_build_inputs(task, inputs.with_training_flag(params.sections[name], True), of_task)
+        if not of_task.starts_here:
+            dataset = inputs.skip(dataset.repeat(), of_task.start_step * of_task.elements_per_step)
         datasets[name] = dataset
-        order_depends_on_pipelines |= own.order_depends_on_pipelines
+        order_depends_on_pipelines |= of_task.order_depends_on_pipelines
     context.holds_several_batches, context.order_depends_on_pipelines = True, order_depends_on_pipelines
     if sampler is None:
         return tf.data.Dataset.zip(datasets)

@@ -102,6 +102,6 @@ class _GardenMultiTask(MultiTask):
             optimizer=optimizer,
             task_metrics={name: metrics[name].metrics if name in metrics else [] for name in self.parts},
         )
-        for name, own in metrics.items():
-            own.loss.update_state(losses[name])
+        for name, metrics_of_task in metrics.items():
+            metrics_of_task.loss.update_state(losses[name])
         return {self.loss: losses["total_loss"]}

@@ -39,5 +39,5 @@ class MultiTaskModel(tf.Module):
 
 
 def _distinct(models: Mapping[str, Any], name: str) -> list[Any]:
-    found = [value for model in models.values() for value in getattr(model, name, ())]
-    return list({id(value): value for value in found}.values())
+    values = [value for model in models.values() for value in getattr(model, name, ())]
+    return list({id(value): value for value in values}.values())

@@ -291,17 +291,16 @@ class MultiTask(Task):
         """
         from official_trainer.tasks.numbers import beside_loss, names_of
 
-        kept = {each.name: each for each in metrics or () if each.name in self.parts}
+        by_task = {metric.name: metric for metric in metrics or () if metric.name in self.parts}
         if self._sampler is None:
-            return self._joint_step(inputs, model, optimizer, kept)
+            return self._joint_step(inputs, model, optimizer, by_task)
         ((name, batch),) = (self._chosen(inputs, inputs[CHOSEN]) if CHOSEN in inputs else inputs).items()
-        task, own = self.parts[name].task, kept.get(name)
-        logs = task.train_step(
-            batch, model=sub_model(model, name), optimizer=optimizer, metrics=None if own is None else own.metrics
-        )
-        if own is not None:
-            own.loss.update_state(logs[task.loss])
-        return {self.loss: logs[task.loss], name: beside_loss(task, logs, names_of([] if own is None else own.metrics))}
+        task, measured = self.parts[name].task, by_task.get(name)
+        of_task = None if measured is None else measured.metrics
+        logs = task.train_step(batch, model=sub_model(model, name), optimizer=optimizer, metrics=of_task)
+        if measured is not None:
+            measured.loss.update_state(logs[task.loss])
+        return {self.loss: logs[task.loss], name: beside_loss(task, logs, names_of(of_task or []))}
 
     def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> dict[str, Any]:
         """Always raises: each task is evaluated by itself, on its own data."""
@@ -314,20 +313,20 @@ class MultiTask(Task):
         losses, outputs = {}, {}
         with tf.GradientTape() as tape:
             for name, part in self.parts.items():
-                own = sub_model(model, name)
+                model_of_task = sub_model(model, name)
                 features, labels = split_inputs(inputs[name])
-                outputs[name] = own(features, training=True)
-                losses[name] = total_loss(part.task, labels, outputs[name], own)
+                outputs[name] = model_of_task(features, training=True)
+                losses[name] = total_loss(part.task, labels, outputs[name], model_of_task)
             loss = tf.add_n([part.weight * losses[name] for name, part in self.parts.items()])
             scaled = scaled_loss(loss, optimizer)
         if update(tape, scaled, model, optimizer):
             for name, part in self.parts.items():
                 if hasattr(part.task, "after_step"):  # Model Garden's tasks have none
                     part.task.after_step(sub_model(model, name))
-        for name, own in metrics.items():
-            own.loss.update_state(losses[name])
-            if own.metrics:
-                self.parts[name].task.process_metrics(own.metrics, split_inputs(inputs[name])[1], outputs[name])
+        for name, measured in metrics.items():
+            measured.loss.update_state(losses[name])
+            if measured.metrics:
+                self.parts[name].task.process_metrics(measured.metrics, split_inputs(inputs[name])[1], outputs[name])
         return {self.loss: loss}
 
 
