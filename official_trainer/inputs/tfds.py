@@ -94,6 +94,8 @@ def explain_data_error(
       section: path of the data section in the configuration, for the message; empty if it is in none.
       find_record: returns the record that the task cannot parse, if that is known.
     """
+    if isinstance(error, tf.errors.InvalidArgumentError):  # of a function of the task, whatever the files hold
+        return record_files.explain(error, (), section, find_record)
     try:
         if getattr(params_or_files, "tfds_name", ""):
             files = _split_files(_builder(params_or_files), params_or_files)
@@ -101,17 +103,11 @@ def explain_data_error(
             is_path = isinstance(params_or_files, str | list | tuple)
             input_path = params_or_files if is_path else getattr(params_or_files, "input_path", "")
             files = record_files.find_files(input_path) if is_path or input_path else []
-    except DataError as explained:  # the files themselves are gone; or are a folder, which the task has listed
-        if isinstance(error, tf.errors.InvalidArgumentError):
-            folder, listed = params_or_files.input_path, []
-            if isinstance(folder, str) and tf.io.gfile.isdir(folder):
-                places = [os.path.join(at, name) for at, _, names in tf.io.gfile.walk(folder) for name in sorted(names)]
-                listed = [RecordFile(place) for place in places]
-            return record_files.explain(error, listed, section)
+    except DataError as explained:  # the files themselves are gone
         if explained.field and section:
             explained.field = f"{section}.{explained.field}"
         return explained
-    return record_files.explain(error, files, section, find_record)
+    return record_files.explain(error, files, section)
 
 
 def _builder(params: Any) -> Any:
