@@ -144,8 +144,8 @@ class AverageCheckpoints(Action):
         directory = files.join(run.model_dir, self._config.directory)
         checkpoint = tf.train.Checkpoint(global_step=run.trainer.global_step, model=run.trainer.checkpoint.model)
         newest = max(run.saved_steps(), default=None)
-        metadata = {} if newest is None else manifest.read(run.model_dir, newest).metadata
-        store = CheckpointStore(directory, checkpoint, max_to_keep=self._config.max_to_keep, metadata=metadata)
+        facts = None if newest is None else manifest.read(run.model_dir, newest).run
+        store = CheckpointStore(directory, checkpoint, max_to_keep=self._config.max_to_keep, run=facts)
         for step in store.steps():
             if step > run.step:  # the run went back; otherwise an older one would be deleted instead of these
                 store.delete(step)

@@ -28,6 +28,7 @@ from official_trainer.checkpoints.directory import (
     finish_replacement,
     pointer_text,
 )
+from official_trainer.checkpoints.manifest import RunFacts
 from official_trainer.checkpoints.retention import Candidate, Retention
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import tf
@@ -54,7 +55,7 @@ class BestCheckpoint:
         metric: str,
         comp: str,
         max_to_keep: int = 1,
-        metadata: Mapping[str, Any] | None = None,
+        run: RunFacts | None = None,
     ) -> None:
         """Reads the records of an earlier process; changes nothing.
 
@@ -63,12 +64,12 @@ class BestCheckpoint:
           metric: name of the metric; `a|b` names `b` inside `a`.
           comp: `higher` or `lower`.
           max_to_keep: how many are kept.
-          metadata: about the run, for the manifests.
+          run: about the run, for the manifests.
         """
         assert max_to_keep >= 1, max_to_keep
         self.directory, self.metric = str(directory), metric
         self.policy = Retention(monitor=metric, direction=DIRECTIONS[comp], max_to_keep=max_to_keep)
-        self._metadata = dict(metadata or {})
+        self._run = run
         self._on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
         self._returns_to: Callable[[], Collection[int]] = tuple
         self._was_nan = False  # the value of the last evaluation of this process
@@ -149,7 +150,7 @@ class BestCheckpoint:
         if is_among_best and new not in found:  # it is there if a process died after the save
             evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
             record = {"metric": self.metric, "value": new.value, "logs": logs}
-            store = CheckpointStore(self.directory, evaluated, max_to_keep=None, metadata=self._metadata)
+            store = CheckpointStore(self.directory, evaluated, max_to_keep=None, run=self._run)
             store.save(global_step, record, overwrite=True)
         self.tidy()
         if is_among_best and self._on_new_best is not None and global_step == self.step:

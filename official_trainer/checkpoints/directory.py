@@ -21,7 +21,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
-from official_trainer.checkpoints.manifest import CheckpointError, Manifest, committed_steps
+from official_trainer.checkpoints.manifest import CheckpointError, Manifest, RunFacts, committed_steps
 from official_trainer.checkpoints.matching import saved_specs
 from official_trainer.tracking.record import versions
 
@@ -114,7 +114,7 @@ class CheckpointDirectory:
             )
         return None
 
-    def commit(self, step: int, *, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    def commit(self, step: int, *, run: RunFacts, extra: Mapping[str, Any]) -> None:
         """Makes the files of `step`, which are whole, a checkpoint, by writing its manifest."""
         parts = manifest.parts(self.path)[step]
         names = [name for name, part in parts.items() if part.startswith((".index", ".data"))]
@@ -125,7 +125,7 @@ class CheckpointDirectory:
             files=manifest.describe(self.path, names),
             variables={key: {"shape": list(spec.shape or ()), "dtype": spec.dtype} for key, spec in specs.items()},
             versions=versions(),
-            metadata=metadata,
+            run=run,
             extra=dict(extra),
         )
         manifest.write(self.path, committed)

@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -51,6 +51,29 @@ class NewerFormatError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What a manifest says about the run: a restart compares it with what is so then.
+
+    Attributes:
+      experiment: the registered name; empty for a store that belongs to no run.
+      config: the config, as `config.dump` writes it; None if it is not known.
+      gin: bindings of gin, values by name.
+      commit: of the code that a job was given; None if the code was that of a workspace.
+      data: how the training data is divided (`runs/resume/data_layout.py`); None before it is built.
+      validation_sources: the facts of the sources that evaluations read by number.
+      last_row: `step`, `split` and `time` of the row that was written last to `metrics.jsonl`; None for none.
+    """
+
+    experiment: str = ""
+    config: str | None = None
+    gin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    commit: str | None = None
+    data: Mapping[str, Any] | None = None
+    validation_sources: Sequence[Mapping[str, Any]] = ()
+    last_row: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What one checkpoint holds.
 
@@ -61,8 +84,9 @@ class Manifest:
         `sha256`. Of a checkpoint of Model Garden there are none.
       variables: key in the checkpoint → `{"shape": […], "dtype": …}`.
       versions: of Python, TensorFlow, Keras and this package.
-      metadata: about the run; the same for all its checkpoints.
-      extra: state that the caller saved with this step, JSON.
+      run: about the run; much the same for all its checkpoints.
+      extra: state of the caller at this step, JSON. A run's loop saves that of the actions (`Schedule.state`) and of
+        recoveries (`Recovery.state`); keepers of checkpoints save the metric, its value and the results.
     """
 
     step: int
@@ -70,7 +94,7 @@ class Manifest:
     files: Mapping[str, Mapping[str, Any]]
     variables: Mapping[str, Mapping[str, Any]]
     versions: Mapping[str, str]
-    metadata: Mapping[str, Any]
+    run: RunFacts
     extra: Mapping[str, Any]
 
     def to_json(self) -> str:
@@ -160,11 +184,11 @@ def read(directory: str, step: int) -> Manifest:
     try:
         values = parse(files.read_text(path), name(step), FORMAT_VERSION)
         del values["format_version"]
-        found = Manifest(**values)
+        found = Manifest(**{**values, "run": RunFacts(**values["run"])})
         if found.step != step or not found.files:
             raise UnreadableManifestError(f"{name(step)} is the manifest of step {found.step}, or names no files")
-        if not (isinstance(found.metadata, dict) and isinstance(found.extra, dict)):
-            raise TypeError("metadata, extra")
+        if not isinstance(found.extra, dict):
+            raise TypeError("extra")
         for expected in found.files.values():
             if not isinstance(expected["size_bytes"], int) or not isinstance(expected.get("sha256", ""), str):
                 raise TypeError("files")
@@ -172,8 +196,8 @@ def read(directory: str, step: int) -> Manifest:
     except FileNotFoundError as error:
         if garden.prefix_of(directory, step) is not None:
             nothing: dict[str, Any] = {}
-            held = {"files": nothing, "variables": nothing, "versions": nothing, "metadata": nothing, "extra": nothing}
-            return Manifest(step=step, created="", **held)
+            held = {"files": nothing, "variables": nothing, "versions": nothing, "extra": nothing}
+            return Manifest(step=step, created="", run=RunFacts(), **held)
         raise UnreadableManifestError(f"{name(step)} is missing") from error
     except PermissionError as error:
         raise _not_allowed(path, error) from error

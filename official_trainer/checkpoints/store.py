@@ -23,6 +23,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.directory import REPLACEMENT, CheckpointDirectory, finish_replacement
+from official_trainer.checkpoints.manifest import RunFacts
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.checkpoints.restore import read_exactly
 from official_trainer.checkpoints.retention import Retention
@@ -83,7 +84,7 @@ class CheckpointStore(CheckpointDirectory):
       checkpoint: what is saved and restored. Build the optimizer's variables before `restore`; otherwise it
         cannot compare them with the checkpoint.
       max_to_keep: newest checkpoints kept; None keeps all.
-      metadata: about the run, written into each manifest.
+      run: about the run, written into each manifest; None for a store that belongs to none.
       options: what a run needs in addition.
     """
 
@@ -93,7 +94,7 @@ class CheckpointStore(CheckpointDirectory):
         checkpoint: tf.train.Checkpoint,
         *,
         max_to_keep: int | None,
-        metadata: Mapping[str, Any] | None = None,
+        run: RunFacts | None = None,
         options: StoreOptions | None = None,
     ) -> None:
         assert max_to_keep is None or max_to_keep >= 1, max_to_keep
@@ -101,7 +102,7 @@ class CheckpointStore(CheckpointDirectory):
         self.checkpoint = checkpoint
         self._options = options or StoreOptions()
         self._retention = Retention(max_to_keep=max_to_keep, keep_every_n_steps=self._options.keep_every_steps)
-        self._metadata = dict(metadata or {})
+        self._run = run or RunFacts()
         self._writer = WorkerThread("checkpoint-writer") if self._options.is_asynchronous else None
         if self._writer is not None:
             atexit.register(self._writer.finish)  # a process that ends with an error still finishes its save
@@ -109,9 +110,9 @@ class CheckpointStore(CheckpointDirectory):
         self._committed: list[int] = []
         self._has_directory = False
 
-    def describe(self, metadata: Mapping[str, Any]) -> None:
-        """Adds to what each manifest from now on records about the run."""
-        self._metadata = {**self._metadata, **metadata}
+    def describe(self, **facts: Any) -> None:
+        """Changes fields of the `RunFacts` that each manifest from now on records."""
+        self._run = dataclasses.replace(self._run, **facts)
 
     def latest_step(self) -> int | None:
         """Returns the newest committed step."""
@@ -149,13 +150,13 @@ class CheckpointStore(CheckpointDirectory):
             return
         if is_committed:  # never without a checkpoint of this step while another one takes its place
             place = files.join(self.path, REPLACEMENT)
-            CheckpointStore(place, self.checkpoint, max_to_keep=1, metadata=self._metadata).save(step, extra)
+            CheckpointStore(place, self.checkpoint, max_to_keep=1, run=self._run).save(step, extra)
             with _faults_explained(self, step):
                 finish_replacement(self.path)
                 self.retain(newly_saved=(step,))
             return
         snapshot = Snapshot(self.checkpoint)
-        write = functools.partial(self._write, step, snapshot, self._metadata, extra or {})
+        write = functools.partial(self._write, step, snapshot, self._run, extra or {})
         if self._writer is None:
             write()
         else:
@@ -193,7 +194,7 @@ class CheckpointStore(CheckpointDirectory):
                 self._writer.close()
                 atexit.unregister(self._writer.finish)
 
-    def _write(self, step: int, snapshot: Snapshot, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    def _write(self, step: int, snapshot: Snapshot, run: RunFacts, extra: Mapping[str, Any]) -> None:
         saving = files.join(self.path, manifest.saving_mark(step))
         with _faults_explained(self, step):
             if not self._has_directory:  # once: one that is gone later was moved, and is not created again
@@ -202,7 +203,7 @@ class CheckpointStore(CheckpointDirectory):
             files.write_text_atomically(saving, "", durable=False)
             self.remove_files(step, keep=(".saving",))
             snapshot.write(self.prefix(step))
-            self.commit(step, metadata=metadata, extra=extra)
+            self.commit(step, run=run, extra=extra)
             self._committed.append(step)
             files.remove(saving)
             _logger.debug("saved checkpoint %s", self.prefix(step))

@@ -157,7 +157,7 @@ def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> Ch
         is_asynchronous=settings.async_checkpoint,
     )
     store = CheckpointStore(
-        job.model_dir, trainer.checkpoint, max_to_keep=settings.max_to_keep, metadata=job.metadata, options=options
+        job.model_dir, trainer.checkpoint, max_to_keep=settings.max_to_keep, run=job.facts, options=options
     )
     return store
 
@@ -172,7 +172,7 @@ def best_checkpoint(job: Job) -> BestCheckpoint | None:
         metric=trainer.best_checkpoint_eval_metric,
         comp=trainer.best_checkpoint_metric_comp,
         max_to_keep=trainer.best_checkpoint_max_to_keep,
-        metadata=job.metadata,
+        run=job.facts,
     )
 
 

@@ -123,10 +123,10 @@ def results_at(job: Job, step: int) -> dict[str, float]:
 def warn_of_gin(job: Job, directory: str, step: int) -> None:
     """Warns that a checkpoint was saved under other gin bindings: its model may be another one."""
     try:
-        metadata = manifest.read(directory, step).metadata
+        facts = manifest.read(directory, step).run
     except manifest.UnreadableManifestError:  # deleted since it was read: Model Garden's driver does not wait for us
         return
-    if not (changes := config_changes.gin_changes(metadata, job.gin)):
+    if not (changes := config_changes.gin_changes(facts, job.gin)):
         return
     kept = job.path(gin_names((read_run(job.model_dir) or {}).get("mode", ""))[0])
     fix = f"; --gin_file={kept} has them" if files.exists(kept) else ""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files, lazy
+from official_trainer.checkpoints.manifest import RunFacts
 from official_trainer.config import ConfigError, Problem, Resolved, fields, installed, learning_rate, modes
 from official_trainer.config.components import Component
 from official_trainer.distributed import parameter_server
@@ -127,15 +128,11 @@ class Job:
         return {path for path in found if config_changes.kind_of(path) != "safe" or path == "task.init_checkpoint"}
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """What every checkpoint's manifest holds about the run."""
-        return {
-            "experiment": self.experiment,
-            "config_digest": self.config_digest,
-            config_changes.CONFIG_KEY: configuration.dump(self.config, shared=True),
-            **({config_changes.GIN_KEY: dict(self.gin.bound or {})} if self.gin is not None else {}),
-            **({config_changes.CODE_KEY: commit} if (commit := git_state.given_commit()) else {}),
-        }
+    def facts(self) -> RunFacts:
+        """What the manifests of its checkpoints say about the run, before its data is built."""
+        bound = {} if self.gin is None or self.gin.bound is None else dict(self.gin.bound)
+        text = configuration.dump(self.config, shared=True)
+        return RunFacts(experiment=self.experiment, config=text, gin=bound, commit=git_state.given_commit())
 
     @property
     def launch(self) -> dict[str, Any]:

@@ -46,7 +46,6 @@ from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.tracking.record import RunRecord
 
 _logger = logging.getLogger(__name__)
-_LAST_ROW = "last_row"  # where a manifest's metadata holds which row of metrics.jsonl was written last
 _SHOWN_PHASES = {"evaluate": "evaluating", "export": "exporting"}
 _STATUS_SECONDS = 1.0  # how often `status.json` is written while training
 
@@ -203,16 +202,14 @@ class TrainingProcess:
 class RunObserver(LoopObserver):
     """Writes the events of a loop to the run directory, the console and the trackers."""
 
-    def __init__(
-        self, job: Job, trainer: Trainer, process: TrainingProcess, remember: Callable[[Mapping[str, Any]], object]
-    ) -> None:
+    def __init__(self, job: Job, trainer: Trainer, process: TrainingProcess, remember: Callable[..., object]) -> None:
         """Takes the parts.
 
         Args:
           job: the run.
           trainer: that the loop runs.
           process: its record, its trackers, and the lock on its directory.
-          remember: takes facts for the manifests of checkpoints.
+          remember: takes fields of `RunFacts`, by name, for the manifests of checkpoints.
         """
         self._job, self._trainer, self._remember = job, trainer, remember
         self._process, self._record = process, process.record
@@ -240,8 +237,8 @@ class RunObserver(LoopObserver):
             self._has_data = True
             data_layout.check_validation_data(self._trainer)
             layout = data_layout.report(context, self._console.message)
-            self._remember({data_layout.KEY: {name: layout[name] for name in data_layout.COMPARED if name in layout}})
-            self._remember({data_layout.VALIDATION_KEY: self._validation_sources()})
+            compared = {name: layout[name] for name in data_layout.COMPARED if name in layout}
+            self._remember(data=compared, validation_sources=self._validation_sources())
             self._record.note(input=layout)
 
     def _validation_sources(self) -> list[dict[str, Any]]:
@@ -271,7 +268,7 @@ class RunObserver(LoopObserver):
             allows = job.allow_config_change
             if notice := data_layout.notice_of_change(job.model_dir, step, pipelines, allow_change=allows):
                 self._console.message(notice)
-        last, rows = manifest.read(job.model_dir, step).metadata.get(_LAST_ROW), self._process.trackers.rows
+        last, rows = manifest.read(job.model_dir, step).run.last_row, self._process.trackers.rows
         if last is not None and not rows.holds(last):
             _logger.warning(
                 "%s does not hold the row of %s at step %s, which this run wrote before its checkpoint of step %d: the "
@@ -289,12 +286,9 @@ class RunObserver(LoopObserver):
 
     def _compare_sources(self, step: int) -> None:
         """Compares the data with that of the checkpoint: its number of examples, its fingerprint, what orders it."""
-        job, metadata, iterator = (
-            self._job,
-            manifest.read(self._job.model_dir, step).metadata,
-            self._trainer.train_iterator,
-        )
-        if saved := metadata.get(data_layout.KEY, {}).get("sources"):
+        job, iterator = self._job, self._trainer.train_iterator
+        facts = manifest.read(job.model_dir, step).run
+        if saved := (facts.data or {}).get("sources"):
             iterator.iterator()  # whose first batch is the next one to train on
             context = iterator.builder.context
             if context is not None and (
@@ -302,8 +296,7 @@ class RunObserver(LoopObserver):
             ):
                 place, allows = f"--model_dir={job.model_dir}: ckpt-{step}", job.allow_config_change
                 self._console.message(data_layout.accepted(place, change, allow_change=allows))
-        before = metadata.get(data_layout.VALIDATION_KEY, [])
-        if change := data_layout.change_of_sources(before, self._validation_sources()):
+        if change := data_layout.change_of_sources(facts.validation_sources, self._validation_sources()):
             _logger.warning("the results of evaluations before step %d are of other data: %s", step, change)
 
     def on_start(self, state: LoopState) -> None:
@@ -369,7 +362,7 @@ class RunObserver(LoopObserver):
     def before_save(self, step: int) -> None:
         self._saving = (step,)
         self._process.trackers.all.flush()
-        self._remember({_LAST_ROW: self._process.trackers.rows.last()})
+        self._remember(last_row=self._process.trackers.rows.last())
 
     def on_save(self, step: int) -> None:
         self._process.save_time()  # the record of a process that is killed covers the time up to here

@@ -114,4 +114,4 @@ def losses(model_dir):
 
 
 def layout(model_dir, step=None):
-    return manifest.read(str(model_dir), step or max(committed_steps(str(model_dir)))).metadata["input"]
+    return manifest.read(str(model_dir), step or max(committed_steps(str(model_dir)))).run.data

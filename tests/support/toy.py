@@ -100,14 +100,14 @@ def experiment(batch=10, eval_batch=10, enable_xla=False, ema=None, **trainer):
     )
 
 
-def commit(model_dir, step, metadata):
+def commit(model_dir, step, facts=None):
     """Leaves what discovery takes for a committed checkpoint, without a value in it."""
     files.make_dirs(model_dir)
     name = f"ckpt-{step}.index"
     Path(model_dir, name).write_bytes(b"x")
     described = manifest.describe(model_dir, [name])
-    nothing = {"variables": {}, "versions": {}, "extra": {}}
-    manifest.write(model_dir, manifest.Manifest(step=step, created="", files=described, metadata=metadata, **nothing))
+    others = {"run": facts or manifest.RunFacts(), "variables": {}, "versions": {}, "extra": {}}
+    manifest.write(model_dir, manifest.Manifest(step=step, created="", files=described, **others))
 
 
 @functools.cache  # two strategies over the same devices in one process confuse each other's collectives

@@ -27,6 +27,7 @@ from typing import Any, Literal
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
+from official_trainer.checkpoints.manifest import RunFacts
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
 from official_trainer.config.reading import plain
@@ -37,15 +38,6 @@ from official_trainer.shown import first_few, shorten
 from official_trainer.tracking import git_state
 
 _logger = logging.getLogger(__name__)
-
-GIN_KEY = "gin"
-"""Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
-
-CODE_KEY = "code"
-"""Where a manifest's metadata holds the commit of a job; not there if the code was that of a workspace."""
-
-CONFIG_KEY = "config"
-"""Where a manifest's metadata holds the config, as `configuration.dump` writes it."""
 
 Kind = Literal["safe", "guarded", "variables"]
 """What a change means for a run that continues.
@@ -215,10 +207,11 @@ def accepted_changes(
     step = newest_step(model_dir) if step is None else step
     if step is None:
         return ()
-    metadata = manifest.read(model_dir, step).metadata
-    changes: tuple[Change, ...] = (*gin_changes(metadata, bindings), *_code_changes(metadata, commit))
+    facts = manifest.read(model_dir, step).run
+    changes: tuple[Change, ...] = (*gin_changes(facts, bindings), *_code_changes(facts, commit))
     try:
-        if CONFIG_KEY in metadata or garden_run.has_our_params(model_dir) or garden.prefix_of(model_dir, step) is None:
+        is_ours = facts.config is not None or garden_run.has_our_params(model_dir)
+        if is_ours or garden.prefix_of(model_dir, step) is None:
             changes += changes_since(saved_config(model_dir, step), resolved)
         elif (before := garden_run.params(model_dir)) is not None:
             found = changes_since(before, resolved)
@@ -243,14 +236,14 @@ def changes_since(before: Mapping[str, Any], resolved: Resolved) -> tuple[Change
     return tuple(Change(**vars(found), kind=kind_of(found.path)) for found in differences(before, resolved))
 
 
-def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple[Change, ...]:
+def gin_changes(facts: RunFacts, bindings: Bindings | None) -> tuple[Change, ...]:
     """Returns the gin bindings that differ from those of a checkpoint, by name; none before they are in force.
 
     Args:
-      metadata: of the checkpoint's manifest.
+      facts: of the checkpoint's manifest.
       bindings: those of this process.
     """
-    saved = metadata.get(GIN_KEY, {})
+    saved = facts.gin
     if bindings is not None and bindings.bound is None:
         return ()
     bound = {} if bindings is None or bindings.bound is None else bindings.bound
@@ -271,13 +264,13 @@ def check_code(model_dir: str, commit: str, *, allow_config_change: bool) -> Non
       ConfigChangeError: it is another one, and that is not allowed.
     """
     step = None if allow_config_change else newest_step(model_dir)
-    if step is not None and (changes := _code_changes(manifest.read(model_dir, step).metadata, commit)):
+    if step is not None and (changes := _code_changes(manifest.read(model_dir, step).run, commit)):
         raise ConfigChangeError(model_dir, step, changes)
 
 
-def _code_changes(metadata: Mapping[str, Any], commit: str | None) -> tuple[Change, ...]:
+def _code_changes(facts: RunFacts, commit: str | None) -> tuple[Change, ...]:
     """Returns that the code differs from that of a checkpoint, if both are known."""
-    before = metadata.get(CODE_KEY)
+    before = facts.commit
     if commit is None or not before or before == commit:
         return ()
     names = git_state.ask(os.curdir, "diff", "--name-only", "--relative", before, commit, "--")
@@ -293,7 +286,7 @@ def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
     Raises:
       ConfigError: it is there and cannot be read.
     """
-    text = manifest.read(model_dir, step).metadata.get(CONFIG_KEY)
+    text = manifest.read(model_dir, step).run.config
     place = files.join(model_dir, manifest.name(step) if text is not None else PARAMS_FILE)
     try:
         found = parse(files.read_text(place) if text is None else text)
@@ -306,9 +299,6 @@ def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
         raise _unreadable(place, f"cannot be read ({reason})") from error
     if not isinstance(found, dict):
         raise _unreadable(place, "holds no configuration")
-    runtime, metadata = found.get("runtime"), manifest.read(model_dir, step).metadata
-    if isinstance(runtime, dict) and runtime.get("enable_xla") == "auto" and "xla" in metadata:
-        runtime["enable_xla"] = metadata["xla"]["enables"]  # what earlier versions found by a trial, and computed with
     return found
 
 

@@ -19,17 +19,12 @@ from official_trainer.shown import shorten
 
 _logger = logging.getLogger(__name__)
 
-KEY = "input"
-"""Where a manifest's metadata, and `run.json`, hold the layout: the `replicas` that share a global batch; `pipelines`,
-one for each host; and the `order`, what decides which examples are in a global batch. `global` is the seed and the
-step alone, `by_pipeline` also the number of pipelines, `service` which data worker of a tf.data service is faster.
-"""
-
 COMPARED = ("replicas", "pipelines", "order", "sources")
-"""What of it a manifest holds. `sources` are there if examples are read by their number."""
-
-VALIDATION_KEY = "validation_sources"
-"""Where a manifest's metadata holds the `sources` of evaluations."""
+"""What of the layout a manifest holds (`RunFacts.data`): the `replicas` that share a global batch; `pipelines`, one for
+each host; the `order`, what decides which examples are in a global batch: `global` is the seed and the step alone,
+`by_pipeline` also the number of pipelines, `service` which data worker of a tf.data service is faster; and `sources`,
+if examples are read by their number.
+"""
 
 
 class LayoutChangeError(UserError, ValueError):
@@ -59,7 +54,7 @@ def notice_of_change(model_dir: str, step: int, pipelines: int, *, allow_change:
     Raises:
       LayoutChangeError: the order would change, which is not allowed.
     """
-    layout = manifest.read(model_dir, step).metadata.get(KEY)
+    layout = manifest.read(model_dir, step).run.data
     if layout is None or layout["pipelines"] == pipelines or layout["order"] == "service":
         return None
     before = layout["pipelines"]

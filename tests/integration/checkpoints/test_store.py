@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras as keras
 from official.modeling.optimization import ema_optimizer
 
-from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.manifest import CheckpointError, RunFacts
 from official_trainer.checkpoints.restore import read_init_checkpoint
 from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 from official_trainer.errors import ExitCode
@@ -138,13 +138,15 @@ def saved(written, model_dir):
 
 def test_the_manifest_tells_what_a_checkpoint_holds(model_dir):
     """N3: sizes, checksums, variables, versions and the caller's own data are in the commit mark."""
-    store = Program().store(model_dir, metadata={"experiment": "digits"})
+    store = Program().store(model_dir, run=RunFacts(experiment="digits", commit="abc"))
     store.save(7, {"best": 0.5})
     assert store.manifest(7).step == 7
     assert names(model_dir) == ["checkpoint", "ckpt-7.data-00000-of-00001", "ckpt-7.index", "ckpt-7.manifest.json"]
     on_disk = json.loads(pathlib.Path(model_dir, "ckpt-7.manifest.json").read_text())
     assert on_disk["format_version"] == 2
-    assert on_disk["metadata"] == {"experiment": "digits"}
+    facts = {"experiment": "digits", "config": None, "gin": {}, "commit": "abc", "data": None}
+    assert on_disk["run"] == {**facts, "validation_sources": [], "last_row": None}
+    assert store.manifest(7).run == RunFacts(experiment="digits", commit="abc", validation_sources=[])
     assert on_disk["extra"] == {"best": 0.5}
     assert set(on_disk["versions"]) == {"python", "tensorflow", "keras", "tf_keras", "official_trainer"}
     assert set(on_disk["files"]) == {"ckpt-7.data-00000-of-00001", "ckpt-7.index"}

@@ -27,7 +27,7 @@ def whole(tmp_path_factory):
     """A directory with whole checkpoints of all steps; copied, never changed."""
     directory = tmp_path_factory.mktemp("whole") / "run"
     for step in STEPS:
-        Tiny(step).store(directory, metadata={"experiment": "tiny"}).save(step, {"best": 0.5})
+        Tiny(step).store(directory, run=manifest.RunFacts(experiment="tiny")).save(step, {"best": 0.5})
     return directory
 
 

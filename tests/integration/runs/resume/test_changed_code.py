@@ -26,7 +26,7 @@ def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeyp
     monkeypatch.setenv(COMMIT, first)
     train(model_dir, "trainer.train_steps=2")
     assert json.loads(Path(model_dir, "run.json").read_text())["git_revision"] == first
-    assert manifest.read(model_dir, 2).metadata["code"] == first
+    assert manifest.read(model_dir, 2).run.commit == first
 
     repository.git(workspace, "commit", "-q", "--allow-empty", "-m", "nothing")
     monkeypatch.setenv(COMMIT, same := repository.git(workspace, "rev-parse", "HEAD"))
@@ -47,7 +47,7 @@ def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeyp
     capsys.readouterr()
     train(model_dir, allow_config_change=True, quiet=False)
     assert "; changed: x, by --allow_config_change" in capsys.readouterr().out
-    assert manifest.read(model_dir, 4).metadata["code"] == second
+    assert manifest.read(model_dir, 4).run.commit == second
 
 
 def test_commits_that_git_does_not_have_here(workspace, model_dir, monkeypatch):

@@ -259,7 +259,7 @@ def job(model_dir, *sets, **kwargs):
 
 
 def save(model_dir, step, *sets):
-    toy.commit(model_dir, step, job(model_dir, *sets).metadata)
+    toy.commit(model_dir, step, job(model_dir, *sets).facts)
 
 
 def refusal(model_dir, *sets):
@@ -318,8 +318,8 @@ def test_the_old_values_can_be_given_as_shown(model_dir):
 
 def test_a_change_that_nothing_undoes(model_dir):
     """N9: then there are two ways out."""
-    metadata = job(model_dir).metadata
-    toy.commit(model_dir, 10, metadata | {"config": metadata["config"] + "old: {a: 1}\n"})
+    facts = job(model_dir).facts
+    toy.commit(model_dir, 10, dataclasses.replace(facts, config=f"{facts.config}old: {{a: 1}}\n"))
     error = refusal(model_dir)
     assert "old: {a: 1} -> removed" in str(error)
     assert "To go on with the old ones" not in str(error)
@@ -339,7 +339,7 @@ def test_the_checkpoint_counts_not_the_last_attempt(model_dir):
 
 
 def write_old(model_dir, content):
-    toy.commit(model_dir, 10, {"experiment": "sample"})
+    toy.commit(model_dir, 10)
     if content is not None:
         Path(model_dir, "params.yaml").write_bytes(content)
 
@@ -378,19 +378,6 @@ def test_a_params_yaml_that_cannot_be_read(content, reason, model_dir, caplog):
     with caplog.at_level(logging.WARNING):
         assert job(model_dir, allow_config_change=True).check_changes() == ()
     assert f"continuing without knowing what has changed: {model_dir}/params.yaml" in caplog.text
-
-
-@pytest.mark.parametrize("enables", [True, False])
-def test_a_run_that_began_with_auto_goes_on_with_what_it_meant(enables, model_dir):
-    """N9: earlier versions tried XLA and kept the choice in the manifest; its value in the config is no change."""
-    toy.commit(model_dir, 10, {"experiment": "sample", "xla": {"enables": enables, "found": "a step takes 1 ms"}})
-    text = configuration.dump(sample.resolved()).replace("enable_xla: false", "enable_xla: auto")
-    Path(model_dir, "params.yaml").write_text(text)
-    assert job(model_dir, f"runtime.enable_xla={enables}".lower()).check_changes() == ()
-    other = f"{not enables}".lower()
-    assert f"runtime.enable_xla: {str(enables).lower()} -> {other}" in str(
-        refusal(model_dir, f"runtime.enable_xla={other}")
-    )
 
 
 def test_a_params_yaml_with_surprises(model_dir):
@@ -488,7 +475,7 @@ def test_the_command_line_refuses_without_tensorflow(tmp_path):
     model_dir = str(tmp_path / "run")
     resolved = configuration.resolve(registry.get_config("digits_mlp", ROOT), experiment="digits_mlp")
     before = Job(experiment="digits_mlp", resolved=resolved, model_dir=model_dir, mode="train")
-    toy.commit(model_dir, 10, before.metadata)
+    toy.commit(model_dir, 10, before.facts)
     Path(model_dir, "run.json").write_text(json.dumps({"experiment": "digits_mlp", "run_id": "1"}))
     argv = ["train", "--experiment=digits_mlp", f"--model_dir={model_dir}", f"{BATCH}=32"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

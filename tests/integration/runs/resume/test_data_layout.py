@@ -17,7 +17,7 @@ from tests.support.numbered_examples import do, layout
 
 def test_data_whose_order_depends_on_the_pipelines_refuses_another_number(model_dir):
     """N25, N9: with the ways out; once it is allowed, with a notice."""
-    toy.commit(model_dir, 4, {"input": {"replicas": 2, "pipelines": 2, "order": "by_pipeline"}})
+    toy.commit(model_dir, 4, manifest.RunFacts(data={"replicas": 2, "pipelines": 2, "order": "by_pipeline"}))
     assert data_layout.notice_of_change(model_dir, 4, 2, allow_change=False) is None
     with pytest.raises(LayoutChangeError) as caught:
         data_layout.notice_of_change(model_dir, 4, 3, allow_change=False)
@@ -38,21 +38,22 @@ def test_a_run_says_how_its_data_is_divided_and_compares(model_dir):
     assert {name: found[name] for name in expected} == expected
     saved = manifest.read(model_dir, 2)
     other = {"replicas": 2, "pipelines": 2, "order": "by_pipeline"}
-    manifest.write(model_dir, dataclasses.replace(saved, metadata={**saved.metadata, "input": other}))
+    manifest.write(model_dir, dataclasses.replace(saved, run=dataclasses.replace(saved.run, data=other)))
     with pytest.raises(LayoutChangeError, match="ckpt-2 was saved with 2 input pipelines, now there is 1"):
         do(model_dir, "trainer.train_steps=4")
     assert committed_steps(model_dir) == (2,)
 
 
 def test_a_checkpoint_that_does_not_say_is_no_reason_to_refuse(model_dir):
-    """N25: those of earlier versions."""
-    toy.commit(model_dir, 4, {})
+    """N25: as those of Model Garden."""
+    toy.commit(model_dir, 4)
     assert data_layout.notice_of_change(model_dir, 4, 3, allow_change=False) is None
 
 
 def test_a_damaged_manifest_entry_is_not_taken_for_a_layout(model_dir):
     """N25: what another version wrote beside it is left alone."""
-    toy.commit(model_dir, 4, {"input": {"replicas": 1, "pipelines": 1, "order": "global", "later": 1}})
+    data = {"replicas": 1, "pipelines": 1, "order": "global", "later": 1}
+    toy.commit(model_dir, 4, manifest.RunFacts(data=data))
     assert data_layout.notice_of_change(model_dir, 4, 1, allow_change=False) is None
     assert data_layout.notice_of_change(model_dir, 4, 2, allow_change=False) == (
         "one input pipeline until step 4, 2 from here on; the order of examples stays"
