@@ -1,4 +1,4 @@
-"""In which folder a command runs: its workspace, or that of the run; so a config means the same from everywhere."""
+"""In which folder a command runs: its workspace; so a config means the same from each folder of it."""
 
 import json
 import os
@@ -31,10 +31,9 @@ def visited(engine, monkeypatch):
 
 @pytest.fixture
 def trained(run_dir, workspace):
-    """The directory of a run that was started in the workspace, on record; and the workspace is known."""
+    """The directory of a run that was started in the workspace, on record."""
     record = {"experiment": "my_experiment", "run_id": "1", "workspace": str(workspace)}
     (run_dir / "run.json").write_text(json.dumps(record))
-    assert cli.main(["show", "my_experiment"]) == 0
     workspaces.forget()
     return run_dir
 
@@ -49,9 +48,12 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("verb", ["eval", "export", "predict"])
-def test_a_run_is_found_with_its_workspace_from_any_folder(verb, visited, trained, workspace, elsewhere, capsys):
-    """N8: and each path among the flags is what it is in the current folder."""
-    (elsewhere / "more.yaml").write_text("trainer: {train_steps: 9}\n")
+def test_paths_of_flags_are_those_of_the_current_folder(verb, visited, trained, workspace, monkeypatch, capsys):
+    """N8: also where that is a folder inside of the workspace, in which the command runs."""
+    inside = workspace / "notes"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    (inside / "more.yaml").write_text("trainer: {train_steps: 9}\n")
     relative = os.path.relpath(trained)
     words = ["--config_file=more.yaml", *{"export": ["--output_dir=out"], "predict": ["--output=out"]}.get(verb, [])]
     assert cli.main([verb, f"--model_dir={relative}", *words]) == 0, capsys.readouterr().err
@@ -60,25 +62,20 @@ def test_a_run_is_found_with_its_workspace_from_any_folder(verb, visited, traine
     assert given["model_dir"] == str(trained)
     if verb != "eval":
         out = given["output_dir"] if verb == "export" else given["prediction"].output_dir
-        assert out == str(elsewhere / "out")
-    assert Path.cwd() == elsewhere
+        assert out == str(inside / "out")
+    assert Path.cwd() == inside
     capsys.readouterr()
     assert cli.main(["show", relative, "trainer.train_steps=5"]) == 0
     assert "train_steps: 5" in capsys.readouterr().out
 
 
-def test_another_workspace_without_the_experiment_makes_no_difference(
-    visited, trained, workspace, tmp_path, monkeypatch
-):
-    """N8: as a copy in which the code is changed; one that has no experiment of this name makes no difference."""
-    for name, expected in (("empty", workspace), ("copy", None)):
-        other = tmp_path / name
-        (other / "experiments").mkdir(parents=True)
-        if expected is None:
-            shutil.copytree(workspace, other, dirs_exist_ok=True)
-        monkeypatch.chdir(other)
-        assert cli.main(["eval", f"--model_dir={trained}"]) == 0
-        assert visited[-1][:2] == (expected or other, expected or other)
+def test_a_run_is_one_of_the_current_workspace(visited, trained, workspace, tmp_path, monkeypatch):
+    """N8: as a copy in which the code is changed, whatever workspace its record names."""
+    other = tmp_path / "copy"
+    shutil.copytree(workspace, other)
+    monkeypatch.chdir(other)
+    assert cli.main(["eval", f"--model_dir={trained}"]) == 0
+    assert visited[-1][:2] == (other, other)
 
 
 def test_paths_of_a_config_are_those_of_the_workspace_in_its_folders_too(visited, workspace, monkeypatch):
@@ -92,25 +89,20 @@ def test_paths_of_a_config_are_those_of_the_workspace_in_its_folders_too(visited
 
 
 @pytest.mark.parametrize(
-    ("harm", "message"),
+    ("is_there", "message"),
     [
-        ("gone", "{}, which is not there now: run the command in the folder where it is"),
-        ("unknown", "{}, in which you have run no command on this machine yet: cd {} and run the command there"),
+        (False, "{}, which is not there now: run the command in the folder where it is"),
+        (True, "{}: cd {} and run the command there"),
     ],
 )
-def test_a_workspace_that_is_gone_or_unknown_is_named_and_not_used(
-    harm, message, trained, workspace, elsewhere, monkeypatch, capsys
-):
+def test_the_workspace_of_a_run_is_named_and_not_used(is_there, message, trained, workspace, elsewhere, capsys):
     """N7, N8: a run directory is data: no code is run because it names a folder."""
     run = elsewhere / "run"
     shutil.copytree(trained, run)
-    code = "raise AssertionError('imported')\n"
     for path in (workspace / "experiments").glob("*.py"):
-        path.write_text(code)
-    if harm == "gone":
+        path.write_text("raise AssertionError('imported')\n")
+    if not is_there:
         shutil.rmtree(workspace)
-    else:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(elsewhere / "cache"))
     assert cli.main(["eval", "--model_dir=run"]) == 2
     said = capsys.readouterr().err
     assert "unknown experiment 'my_experiment'" in said
