@@ -1,10 +1,9 @@
-"""Side by side with what a user would pick instead: hand-written loops, Model Garden, tf_keras fit.
+"""Side by side with what a user would pick instead: hand-written loops, Keras's fit, Model Garden, tf.data.
 
-__main__.py   python -m benchmarks [--only=steps,job,cli] [--rounds=N] [--markdown]
-steps.py      microseconds per training step of a small model
-job.py        a whole job, process start to exit: wall time and peak memory
-start.py      a cold start: a short job beside hand_written.py, a script without a trainer
-commands.py   commands that never import TensorFlow
-garden.py     the digits experiments as Model Garden tasks; garden_train.py is its driver
-processes.py, rounds.py, report.py   measuring and printing
+__main__.py      python -m benchmarks [PART …] [--rounds=N] [--quick] [--readme]
+harness.py       promises, measuring in turns, the table of what was kept
+processes.py     running a command, and when it printed which step
+garden.py        the digits experiments for Model Garden, and its driver
+hand_written.py  digits_mlp as a script without a trainer
+all others       a part: its PROMISES, its ROUNDS, and `measure`
 """

@@ -1,127 +1,74 @@
-"""`python -m benchmarks`: runs everything side by side and prints what it took, with ratios, spread and targets.
-
-Owns: the command. Each part measures in children of this process; see the modules in `PARTS`.
-"""
+"""`python -m benchmarks`: measures side by side, prints the tables, and says which promises were not kept."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import (
-    actions,
-    bookkeeping,
-    clusters,
-    commands,
-    data,
-    drop_in,
-    fit,
-    goodput,
-    gpu,
-    growth,
-    job,
-    keras3,
-    models,
-    pages,
-    processes,
-    refusals,
-    report,
-    resume,
-    saves,
-    start,
-    steps,
-    sweeps,
-    warm,
-)
-from benchmarks.report import Comparison
-from official_trainer.cli.verbs import doctor
+from benchmarks import harness, processes
 
-TENSORFLOW = Path(importlib.util.find_spec("tensorflow").origin).parent
-
+PARTS = ("steps", "fit", "jobs", "clusters", "commands", "saves", "resume", "data", "goodput", "sweeps")
 README = processes.ROOT / "benchmarks" / "README.md"
-
-PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
-    "steps": (steps.compare, 15),
-    "models": (models.compare, 7),
-    "keras3": (keras3.compare, 9),
-    "gpu": (gpu.compare, 5),
-    "job": (job.compare, 7),
-    "start": (start.compare, 7),
-    "warm": (warm.compare, 7),
-    "cli": (commands.compare, 15),
-    "compare": (pages.compare_runs, 9),
-    "refusals": (refusals.compare, 7),
-    "pages": (pages.compare, 7),
-    "saves": (saves.compare, 15),
-    "resume": (resume.compare, 15),
-    "data": (data.compare, 7),
-    "bookkeeping": (bookkeeping.compare, 10),
-    "actions": (actions.compare, 15),
-    "clusters": (clusters.compare, 5),
-    "drop_in": (drop_in.compare, 7),
-    "fit": (fit.compare, 7),
-    "sweeps": (sweeps.compare, 3),
-    "growth": (growth.compare, 1),
-    "goodput": (goodput.compare, 3),
-}
-"""What each part measures, and its rounds by default.
-
-A part that returns nothing goes on in the next call, or has said why it does not measure.
-"""
-
-PROMISES = "promises"
-"""The section of the README with all promises."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmarks; returns 1 if a target was missed, else 0."""
+    """Measures parts, each in a process of its own; returns 1 if a promise was not kept, else 0."""
+    argv = sys.argv[1:] if argv is None else list(argv)
     arguments = _parse(argv)
-    if not (bytecode := doctor.check_bytecode(TENSORFLOW, writes=False)).ok:
-        raise SystemExit(f"what starts would be measured wrongly, no bytecode of TensorFlow is kept: {bytecode.fix}")
-    missed, unfinished = 0, list[str]()
-    print(report.machine())
-    for name in arguments.only:
-        compare, default_rounds = PARTS[name]
-        comparisons = compare(arguments.rounds or default_rounds)
-        if not comparisons:
-            unfinished.append(name)
-            continue
-        report.print_text(comparisons)
-        if arguments.markdown:
-            _write(name, report.markdown(comparisons))
-        missed += sum(not each.is_met(target) for each in comparisons for target in each.targets)
-    if unfinished:
-        print(f"not finished: {', '.join(unfinished)}")
-    print(f"{missed} target{'s' * (missed > 1)} missed" if missed else "no target missed")
-    return int(missed > 0)
+    _refuse_without_bytecode()
+    if len(arguments.parts) == 1:
+        return _measure(arguments.parts[0], arguments)
+    flags = [word for word in argv if word.startswith("--")]
+    commands = [[sys.executable, "-m", "benchmarks", name, *flags] for name in arguments.parts]
+    return max(subprocess.run(command, cwd=processes.ROOT).returncode for command in commands)
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", type=_parts, default=list(PARTS), metavar="PART,…", help=f"of {', '.join(PARTS)}")
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--rounds", type=int, help="measurements of each variant; default: each part's own")
-    parser.add_argument("--markdown", action="store_true", help="also write the tables to benchmarks/README.md")
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--quick", action="store_true", help="show that it runs: one round, few steps; figures mean nothing"
+    )
+    parser.add_argument(
+        "--readme", action="store_true", help="also write the table of each part to benchmarks/README.md"
+    )
+    arguments = parser.parse_args(argv)
+    if unknown := [name for name in arguments.parts if name not in PARTS]:
+        parser.error(f"no such part: {', '.join(unknown)}; parts are {', '.join(PARTS)}")
+    if arguments.quick and arguments.readme:
+        parser.error("--quick gives figures that mean nothing, so --readme cannot write them")
+    arguments.parts = arguments.parts or list(PARTS)
+    return arguments
 
 
-def _parts(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in PARTS]:
-        raise argparse.ArgumentTypeError(f"no such part: {', '.join(unknown)}; parts are {', '.join(PARTS)}")
-    return names
+def _refuse_without_bytecode() -> None:
+    """A start takes several times as long where Python keeps no bytecode of TensorFlow."""
+    origin = importlib.util.find_spec("tensorflow").origin
+    if not Path(importlib.util.cache_from_source(origin)).exists():
+        raise SystemExit(
+            f"{origin} has no bytecode, so starts would be measured wrongly; run `python -m compileall` on it"
+        )
 
 
-def _write(name: str, tables: str) -> None:
-    """Puts a part's tables, and the machine they were measured on, into the README, and all promises at its top."""
-    section = f"\n{tables}\nMeasured on {report.machine()}.\n\n"
-    README.write_text(with_promises(report.replace_section(README.read_text(), name, section)))
-
-
-def with_promises(text: str) -> str:
-    """Returns the README with the table of all promises, which are those of its sections."""
-    return report.replace_section(text, PROMISES, report.promises(text, list(PARTS)))
+def _measure(name: str, arguments: argparse.Namespace) -> int:
+    os.environ.update(processes.ENVIRONMENT)
+    part = importlib.import_module(f"benchmarks.{name}")
+    num_rounds = 1 if arguments.quick else arguments.rounds or part.ROUNDS
+    values = part.measure(num_rounds, arguments.quick)
+    content = f"{harness.table(part.PROMISES, values)}\n{harness.machine()}.\n"
+    print(f"{name}\n\n{content}")
+    if arguments.quick:
+        return 0
+    if arguments.readme:
+        README.write_text(harness.with_section(README.read_text(), name, f"\n{content}\n"))
+    return int(not all(promise.is_kept(values) for promise in part.PROMISES))
 
 
 if __name__ == "__main__":

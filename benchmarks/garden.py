@@ -1,16 +1,22 @@
-"""The digits experiments as a Model Garden user would write them: config, task and factory, for Model Garden's driver.
+"""The digits experiments as a Model Garden user would write them, and its driver: `python -m benchmarks.garden`.
 
-Owns: the same model, data, batch, steps, evaluations and checkpoints as `experiments/digits.py`, in Model Garden's
-words. Does not own: the driver (`garden_train.py`). Nothing of `official_trainer` is used here.
+They have the model, data, batch, steps, evaluations and checkpoints of `experiments/digits.py`; the driver does what
+Model Garden's own `train.py` files do, and imports what they import. Nothing of `official_trainer` is used here.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 import tf_keras
-from official.core import base_task, task_factory
+from absl import app, flags
+from official.common import distribute_utils
+from official.common import flags as tfm_flags
+from official.core import base_task, exp_factory, task_factory, train_lib, train_utils
 from official.core import config_definitions as cfg
 from official.modeling import optimization
 from sklearn.datasets import load_digits
@@ -44,11 +50,14 @@ class DigitsTask(base_task.Task):
 
     def build_inputs(self, params, input_context=None):
         images, labels = split(params.is_training)
-        dataset = tf.data.Dataset.from_tensor_slices((images, labels)).cache()
+        dataset, batch_size = tf.data.Dataset.from_tensor_slices((images, labels)), params.global_batch_size
+        if input_context is not None:
+            batch_size = input_context.get_per_replica_batch_size(batch_size)
+            dataset = dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+        dataset = dataset.cache()
         if params.is_training:
             dataset = dataset.shuffle(len(labels)).repeat()
-        batches = dataset.batch(params.global_batch_size, drop_remainder=params.drop_remainder)
-        return batches.prefetch(tf.data.AUTOTUNE)
+        return dataset.batch(batch_size, drop_remainder=params.drop_remainder).prefetch(tf.data.AUTOTUNE)
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
         losses = tf_keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
@@ -111,3 +120,34 @@ def experiment(task, train_steps, learning_rate):
             ),
         ),
     )
+
+
+def main(_):
+    from official.common import registry_imports  # noqa: F401, as Model Garden's drivers do
+
+    params = train_utils.parse_configuration(flags.FLAGS)
+    model_dir = flags.FLAGS.model_dir
+    train_utils.serialize_config(params, model_dir)
+    serve_if_told()
+    strategy = distribute_utils.get_distribution_strategy(params.runtime.distribution_strategy, num_gpus=0)
+    with strategy.scope():
+        task = task_factory.get_task(params.task, logging_dir=model_dir)
+    train_lib.run_experiment(
+        distribution_strategy=strategy, task=task, mode=flags.FLAGS.mode, params=params, model_dir=model_dir
+    )
+
+
+def serve_if_told():
+    """Serves for ever in a worker and a parameter server of a coordinator, as TensorFlow's guide says."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    cluster = resolver.cluster_spec().as_dict()
+    if "ps" in cluster and resolver.task_type != "chief":
+        tf.distribute.Server(cluster, resolver.task_type, resolver.task_id, protocol="grpc").join()
+
+
+if __name__ == "__main__":
+    for factory in (digits_cnn, digits_mlp):
+        exp_factory.register_config_factory(factory.__name__)(factory)
+    tfm_flags.define_flags()
+    flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
+    app.run(main)

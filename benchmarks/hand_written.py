@@ -14,15 +14,18 @@ import tf_keras
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-TRAIN_STEPS, SUMMARY_STEPS, EVALUATION_STEPS, CHECKPOINT_STEPS = 2000, 100, 200, 400
+STEPS = {"train_steps": 2000, "summary_interval": 100, "validation_interval": 200, "checkpoint_interval": 400}
 
 
 class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
     """Rises to 3e-3 over 50 steps, then falls like a cosine."""
 
+    def __init__(self, train_steps):
+        self._train_steps = train_steps
+
     def __call__(self, step):
         step = tf.cast(step, tf.float32)
-        cosine = tf_keras.optimizers.schedules.CosineDecay(3e-3, TRAIN_STEPS)
+        cosine = tf_keras.optimizers.schedules.CosineDecay(3e-3, self._train_steps)
         return tf.where(step < 50, 3e-3 * step / 50, cosine(step))
 
 
@@ -46,10 +49,13 @@ def build_model():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model_dir", required=True)
-    model_dir = parser.parse_args().model_dir
+    for name, default in STEPS.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    arguments = parser.parse_args()
+    model_dir = arguments.model_dir
 
     (train, test), model = load_data(), build_model()
-    optimizer = tf_keras.optimizers.legacy.Adam(Schedule())
+    optimizer = tf_keras.optimizers.legacy.Adam(Schedule(arguments.train_steps))
     cross_entropy = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     loss, accuracy = tf_keras.metrics.Mean(), tf_keras.metrics.SparseCategoricalAccuracy()
     step = tf.Variable(0, dtype=tf.int64)
@@ -92,12 +98,12 @@ def main():
     manager.restore_or_initialize()
     writers = {name: tf.summary.create_file_writer(os.path.join(model_dir, name)) for name in ("train", "validation")}
     iterator, best_accuracy = iter(train), 0.0
-    while step < TRAIN_STEPS:
-        train_steps(iterator, tf.constant(SUMMARY_STEPS))
+    while step < arguments.train_steps:
+        train_steps(iterator, tf.constant(arguments.summary_interval))
         results(writers["train"], "train")
-        if step % CHECKPOINT_STEPS == 0:
+        if step % arguments.checkpoint_interval == 0:
             manager.save(checkpoint_number=step)
-        if step % EVALUATION_STEPS == 0:
+        if step % arguments.validation_interval == 0:
             for images, labels in test:
                 evaluate_batch(images, labels)
             found = results(writers["validation"], "validation")

@@ -1,66 +1,95 @@
-"""Microseconds per training step of a small model (64 → 64 relu → 10, batch 64, Adam), in windows of 500 steps.
+"""A training step beside loops written by hand and Model Garden's Trainer: the same model, optimizer, loss, metrics.
 
-Owns: the variants and how they are timed. Each computes the same step, with the same optimizer class, a mean loss and
-an accuracy that are read and reset after every window. Does not own: the tables (`report.py`).
-
-The optimizer is `tf_keras.optimizers.Adam`, as one would write it by hand. "Legacy Adam" is what `optimizer.type: adam`
-selects, here as in Model Garden; on a CPU its update splits even small variables over the cores, which costs more than
-the rest of the step.
-
-Run as a process of its own (`python -m benchmarks.steps FILE --rounds=N`), because it imports TensorFlow.
+A window is some steps and a look at the metrics. Two graphs of the very same step differ by up to a tenth in speed, so
+each round builds every variant anew. "Legacy Adam" is what `optimizer.type: adam` selects, here as in Model Garden; on
+a CPU its update splits even small variables over the cores, which costs more than the rest of a small step.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks import processes, rounds
-from benchmarks.report import Comparison, Target
-from official_trainer.config import schema
-from official_trainer.lazy import keras, tf
-from official_trainer.tasks.task import Task
+import keras
+import tensorflow as tf
+import tf_keras
+
+from benchmarks import harness, processes
+from benchmarks.harness import Promise
+from official_trainer import Task, inputs, random_streams, registry
+from official_trainer.config import DataConfig, ExperimentConfig, RuntimeConfig, TaskConfig, TrainerConfig
+from official_trainer.engine.trainer import Trainer
 
 BATCH = 64
-WINDOW_STEPS = 500
-WARM_WINDOWS = 2  # not timed: they use up what was prefetched while other variants ran
-TIMED_WINDOWS = 4
-ROUNDS_PER_BUILD = 3
-LEARNING_RATE = 1e-3
+WARM_WINDOWS, TIMED_WINDOWS = 3, 4  # those that warm up also use up what was prefetched
 
-Train = Callable[[int, int, Callable[[], None]], float]
-"""`train(num_windows, window_steps, on_window)` trains, calls `on_window` after each window, returns the last loss."""
+Train = Callable[[int], float]
+"""Trains a window of so many steps; returns its mean loss."""
 
-HAND = "hand-written loop, shuffle().batch()"
-HAND_MEMORY = "hand-written loop, in-memory pipeline"
-OURS = "Trainer, shuffle().batch()"
-OURS_MEMORY = "Trainer, in-memory pipeline"
-OURS_XLA = "Trainer, in-memory pipeline, enable_xla"
-GARDEN = "Model Garden Trainer, mirrored (its default)"
-GARDEN_OFF = "Model Garden Trainer, off"
-HAND_LEGACY = "hand-written loop, shuffle().batch(), legacy Adam"
-OURS_LEGACY = "Trainer, shuffle().batch(), legacy Adam"
-OURS_MEMORY_LEGACY = "Trainer, in-memory pipeline, legacy Adam"
-GARDEN_LEGACY = "Model Garden Trainer, mirrored, legacy Adam"
-FIT_1 = "tf_keras fit, steps_per_execution=1"
-FIT_WINDOW = "tf_keras fit, steps_per_execution=500"
+HAND, HAND_MEMORY = "hand-written loop, shuffle().batch()", "hand-written loop, from_arrays"
+OURS, OURS_MEMORY = "Trainer, shuffle().batch()", "Trainer, from_arrays"
+OURS_XLA, GARDEN = "Trainer, from_arrays, enable_xla", "Model Garden's Trainer, mirrored (its default)"
 
-TARGETS = (
-    Target(name=OURS, against=HAND, at_most=1.05),
-    Target(name=OURS_MEMORY, against=HAND_MEMORY, at_most=1.05),
-    Target(name=OURS_MEMORY, against=HAND, at_most=0.9),
-    Target(name=OURS, against=GARDEN, at_most=0.5),
-    Target(name=OURS_MEMORY, against=GARDEN, at_most=0.5),
-    Target(name=OURS_XLA, against=HAND, at_most=0.6),
-    Target(name=OURS_LEGACY, against=HAND_LEGACY, at_most=1.05),
-    Target(name=OURS_MEMORY_LEGACY, against=HAND_LEGACY, at_most=1.0),
+SMALL, LEGACY = "64 units (µs/step)", "64 units, legacy Adam (µs/step)"
+CNN, TRANSFORMER = "digits_cnn (µs/step)", "python_docs_lm, a Transformer (µs/step)"
+KERAS_3, KERAS_3_LARGE = "Keras 3, 64 units (µs/step)", "Keras 3, 3 × 512 units (µs/step)"
+
+ROUNDS = 15
+PROMISES = (
+    Promise(SMALL, OURS, HAND, 1.05),
+    Promise(SMALL, OURS_MEMORY, HAND_MEMORY, 1.05),
+    Promise(SMALL, OURS_MEMORY, HAND, 0.9),
+    Promise(SMALL, OURS_MEMORY, GARDEN, 0.5),
+    Promise(SMALL, OURS_XLA, HAND, 0.6),
+    Promise(LEGACY, OURS, HAND, 1.05),
+    Promise(CNN, OURS_MEMORY, HAND, 1.0),
+    Promise(TRANSFORMER, OURS_MEMORY, HAND, 1.0),
+    Promise(KERAS_3, OURS, HAND, 1.05),
+    Promise(KERAS_3, OURS_MEMORY, HAND, 1.0),
+    Promise(KERAS_3_LARGE, OURS_MEMORY, HAND, 1.0),
 )
 
 
-# The parts that all variants share.
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """What is trained.
+
+    Attributes:
+      keras: the Keras of the model, `tf_keras` or `keras`.
+      build: returns a new task, the config of its experiment, and a new optimizer.
+      window_steps: steps of a window, some tenths of a second.
+    """
+
+    keras: Any
+    build: Callable[[], tuple[Task, ExperimentConfig, Any]]
+    window_steps: int
+
+
+class DigitsTask(Task):
+    """Says which digit an image shows, in either Keras."""
+
+    def __init__(self, params: Any, keras_: Any, units: tuple[int, ...]) -> None:
+        super().__init__(params)
+        self._keras, self._units = keras_, units
+
+    def build_model(self) -> Any:
+        x = pixels = self._keras.Input([64])
+        for units in self._units:
+            x = self._keras.layers.Dense(units, activation="relu")(x)
+        return self._keras.Model(pixels, self._keras.layers.Dense(10)(x))
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        return inputs.from_arrays(digits(), params, input_context)
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        return self._keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+
+    def build_metrics(self, training: bool = True) -> list[Any]:
+        return [self._keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
 
 @functools.cache
@@ -72,247 +101,168 @@ def digits() -> tuple[Any, Any]:
     return (pixels / 16).astype("float32"), labels.astype("int32")
 
 
-def build_model() -> keras.Model:
-    pixels = keras.Input([64])
-    hidden = keras.layers.Dense(64, activation="relu")(pixels)
-    return keras.Model(pixels, keras.layers.Dense(10)(hidden))
+def dense(keras_: Any, optimizers: Any, *units: int) -> tuple[Task, ExperimentConfig, Any]:
+    """Returns hidden layers on the digits, with an Adam of one of Keras's modules."""
+    data = DataConfig(global_batch_size=BATCH, is_training=True)
+    config = ExperimentConfig(task=TaskConfig(train_data=data), trainer=TrainerConfig())
+    return DigitsTask(config.task, keras_, units), config, optimizers.Adam(1e-3)
 
 
-def build_optimizer(*, legacy: bool = False) -> keras.optimizers.Optimizer:
-    adam = keras.optimizers.legacy.Adam if legacy else keras.optimizers.Adam
-    return adam(LEARNING_RATE)
+def experiment(name: str) -> tuple[Task, ExperimentConfig, Any]:
+    """Returns an experiment of this repository, without averaged weights, which the loop by hand has not."""
+    config = registry.get_config(name, processes.ROOT)
+    optimizer_config = config.trainer.optimizer_config.replace(ema=None)
+    config = config.replace(trainer=config.trainer.replace(optimizer_config=optimizer_config))
+    task = registry.get_task_cls(config.task)(config.task)
+    return task, config, task.create_optimizer(optimizer_config, config.runtime)
 
 
-def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
-    return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+SUBJECTS = {
+    SMALL: Subject(tf_keras, lambda: dense(tf_keras, tf_keras.optimizers, 64), 500),
+    LEGACY: Subject(tf_keras, lambda: dense(tf_keras, tf_keras.optimizers.legacy, 64), 500),
+    CNN: Subject(tf_keras, lambda: experiment("digits_cnn"), 25),
+    TRANSFORMER: Subject(tf_keras, lambda: experiment("python_docs_lm"), 4),
+    KERAS_3: Subject(keras, lambda: dense(keras, keras.optimizers, 64), 500),
+    KERAS_3_LARGE: Subject(keras, lambda: dense(keras, keras.optimizers, 512, 512, 512), 100),
+}
 
 
-def shuffle_batch() -> tf.data.Dataset:
-    """The pipeline everybody writes."""
-    images, labels = digits()
-    examples = tf.data.Dataset.from_tensor_slices((images, labels)).cache().shuffle(len(labels)).repeat()
-    return examples.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+def shuffle_batch(task: Task, config: ExperimentConfig) -> tf.data.Dataset:
+    """The pipeline everybody writes, of the training examples of a task."""
+    context = inputs.InputContext()
+    params = config.task.train_data.replace(is_training=True, shuffle=False, global_batch_size=1)
+    one_by_one = task.build_inputs(params, context).unbatch()
+    count = context.examples_per_epoch
+    examples = tf.data.Dataset.from_tensor_slices(next(iter(one_by_one.batch(count)))).cache().shuffle(count).repeat()
+    return examples.batch(config.task.train_data.global_batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
-def in_memory() -> tf.data.Dataset:
-    """Ours for arrays."""
-    return from_arrays(schema.DataConfig(global_batch_size=BATCH, is_training=True), None)
-
-
-def from_arrays(params: Any, input_context: Any) -> tf.data.Dataset:
-    from official_trainer import inputs
-
-    return inputs.from_arrays(digits(), params, input_context)
-
-
-def shuffle_batch_of(params: Any, input_context: Any) -> tf.data.Dataset:
-    return shuffle_batch()
+def in_memory(task: Task, config: ExperimentConfig) -> tf.data.Dataset:
+    return task.build_inputs(config.task.train_data.replace(is_training=True), inputs.InputContext())
 
 
 # The variants.
 
 
-def hand_written(pipeline: Callable[[], tf.data.Dataset], *, legacy: bool = False) -> Train:
-    """A `tf.function` loop, as one writes it who needs no trainer."""
-    model, optimizer = build_model(), build_optimizer(legacy=legacy)
-    loss_mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
-    iterator = iter(pipeline())
+def hand_written(subject: Subject, pipeline: Callable[..., tf.data.Dataset] = shuffle_batch) -> Train:
+    """A `tf.function` loop over windows, as one writes it who needs no trainer."""
+    tf_keras.backend.experimental.disable_tf_random_generator()
+    task, config, optimizer = subject.build()
+    model = task.build_model()
+    if subject.keras is keras:
+        optimizer.build(model.trainable_variables)
+    loss_mean, metrics = subject.keras.metrics.Mean("loss"), task.build_metrics()
+    iterator = iter(pipeline(task, config))
 
     @tf.function
-    def window(iterator: Any, num_steps: tf.Tensor) -> None:
+    def window(num_steps: tf.Tensor) -> None:
         for _ in tf.range(num_steps):
-            images, labels = next(iterator)
+            features, labels = next(iterator)
             with tf.GradientTape() as tape:
-                logits = model(images, training=True)
-                loss = tf.reduce_mean(cross_entropy(labels, logits))
+                outputs = model(features, training=True)
+                loss = tf.reduce_mean(task.build_losses(labels, outputs))
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             loss_mean.update_state(loss)
-            accuracy.update_state(labels, logits)
+            task.process_metrics(metrics, labels, outputs)
 
-    def train(num_windows: int, window_steps: int, on_window: Callable[[], None]) -> float:
-        for _ in range(num_windows):
-            window(iterator, tf.constant(window_steps))
-            logs = {metric.name: float(metric.result()) for metric in (loss_mean, accuracy)}
-            loss_mean.reset_states()
-            accuracy.reset_states()
-            on_window()
-        return logs[loss_mean.name]
+    def train(num_steps: int) -> float:
+        window(tf.constant(num_steps))
+        logs = {metric.name: float(metric.result()) for metric in (loss_mean, *metrics)}
+        for metric in (loss_mean, *metrics):
+            metric.reset_state()
+        return logs["loss"]
 
     return train
 
 
-def windows_of(trainer: Any) -> Train:
-    """The windows of a Trainer, ours or Model Garden's: the contract is the same."""
-
-    def train(num_windows: int, window_steps: int, on_window: Callable[[], None]) -> float:
-        for _ in range(num_windows):
-            logs = {
-                name: float(tf.convert_to_tensor(value))
-                for name, value in trainer.train(tf.constant(window_steps)).items()
-            }
-            on_window()
-        return logs["training_loss"]
-
-    return train
-
-
-class PixelsTask(Task):
-    """Ours: a task over one of the pipelines."""
-
-    def __init__(self, params: Any, pipeline: Callable[..., tf.data.Dataset]) -> None:
-        super().__init__(params)
-        self._pipeline = pipeline
-
-    def build_model(self) -> keras.Model:
-        return build_model()
-
-    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
-        return self._pipeline(params, input_context)
-
-    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
-        return cross_entropy(labels, model_outputs)
-
-    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-
-
-def ours(pipeline: Callable[..., tf.data.Dataset], *, enable_xla: bool = False, legacy: bool = False) -> Train:
+def ours(subject: Subject, *, shuffles: bool = False, enable_xla: bool = False) -> Train:
     """Our Trainer, built the way the engine builds it for one device."""
-    from official_trainer.engine.trainer import Trainer
-
-    config = schema.ExperimentConfig(
-        task=schema.TaskConfig(train_data=schema.DataConfig(global_batch_size=BATCH, is_training=True)),
-        trainer=schema.TrainerConfig(steps_per_loop=WINDOW_STEPS),
-        runtime=schema.RuntimeConfig(enable_xla=enable_xla),
+    random_streams.enable(0)
+    task, config, optimizer = subject.build()
+    config = config.replace(
+        trainer=config.trainer.replace(steps_per_loop=subject.window_steps),
+        runtime=RuntimeConfig(enable_xla=enable_xla),
     )
-    task = PixelsTask(config.task, pipeline)
-    return windows_of(Trainer(config, task, task.build_model(), build_optimizer(legacy=legacy), evaluate=False))
+    if shuffles:
+        dataset = shuffle_batch(task, config)
+        task.build_inputs = lambda params, input_context=None: dataset
+    return windows_of(Trainer(config, task, task.build_model(), optimizer, evaluate=False))
 
 
-def model_garden(distribution_strategy: str, *, legacy: bool = False) -> Train:
+def model_garden(subject: Subject) -> Train:
     """Model Garden's Trainer, built the way its driver builds it without a GPU."""
     from official.common import distribute_utils
     from official.core import base_task, base_trainer
     from official.core import config_definitions as cfg
 
+    tf_keras.backend.experimental.disable_tf_random_generator()
+    strategy = distribute_utils.get_distribution_strategy("mirrored", num_gpus=0)
+    with strategy.scope():
+        task, config, optimizer = subject.build()
+
     class GardenTask(base_task.Task):
-        def build_model(self) -> keras.Model:
-            return build_model()
+        def build_model(self) -> Any:
+            return task.build_model()
 
         def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
-            return shuffle_batch()
+            return shuffle_batch(task, config)
 
         def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
-            return tf.reduce_mean(cross_entropy(labels, model_outputs))
+            return tf.reduce_mean(task.build_losses(labels, model_outputs))
 
-        def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
-            return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        def build_metrics(self, training: bool = True) -> list[Any]:
+            return task.build_metrics(training)
 
-    config = cfg.ExperimentConfig()
-    with distribute_utils.get_distribution_strategy(distribution_strategy, num_gpus=0).scope():
-        task = GardenTask(config.task)
-        optimizer = build_optimizer(legacy=legacy)
-        trainer = base_trainer.Trainer(config, task, task.build_model(), optimizer, evaluate=False)
+    theirs = cfg.ExperimentConfig()
+    with strategy.scope():
+        garden_task = GardenTask(theirs.task)
+        trainer = base_trainer.Trainer(theirs, garden_task, garden_task.build_model(), optimizer, evaluate=False)
     return windows_of(trainer)
 
 
-def keras_fit(steps_per_execution: int) -> Train:
-    """`Model.fit`."""
-    model = build_model()
-    model.compile(
-        build_optimizer(),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        steps_per_execution=steps_per_execution,
-    )
-    return windows_of_fit(model, shuffle_batch())
+def windows_of(trainer: Any) -> Train:
+    """The windows of a Trainer, ours or Model Garden's: the contract is the same."""
 
-
-def windows_of_fit(model: keras.Model, dataset: tf.data.Dataset) -> Train:
-    """Returns `fit` of a compiled model; an epoch is a window."""
-
-    def train(num_windows: int, window_steps: int, on_window: Callable[[], None]) -> float:
-        after_epoch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: on_window())
-        history = model.fit(
-            dataset, epochs=num_windows, steps_per_epoch=window_steps, verbose=0, callbacks=[after_epoch]
-        )
-        return history.history["loss"][-1]
+    def train(num_steps: int) -> float:
+        logs = trainer.train(tf.constant(num_steps))
+        return {name: float(tf.convert_to_tensor(value)) for name, value in logs.items()}["training_loss"]
 
     return train
 
 
-VARIANTS: dict[str, Callable[[], Train]] = {
-    HAND: lambda: hand_written(shuffle_batch),
-    OURS: lambda: ours(shuffle_batch_of),
-    HAND_MEMORY: lambda: hand_written(in_memory),
-    OURS_MEMORY: lambda: ours(from_arrays),
-    OURS_XLA: lambda: ours(from_arrays, enable_xla=True),
-    GARDEN: lambda: model_garden("mirrored"),
-    GARDEN_OFF: lambda: model_garden("off"),
-    HAND_LEGACY: lambda: hand_written(shuffle_batch, legacy=True),
-    OURS_LEGACY: lambda: ours(shuffle_batch_of, legacy=True),
-    OURS_MEMORY_LEGACY: lambda: ours(from_arrays, legacy=True),
-    GARDEN_LEGACY: lambda: model_garden("mirrored", legacy=True),
-    FIT_1: lambda: keras_fit(1),
-    FIT_WINDOW: lambda: keras_fit(WINDOW_STEPS),
+BUILDS: dict[str, Callable[[Subject], Train]] = {
+    HAND: hand_written,
+    HAND_MEMORY: functools.partial(hand_written, pipeline=in_memory),
+    OURS: functools.partial(ours, shuffles=True),
+    OURS_MEMORY: ours,
+    OURS_XLA: functools.partial(ours, enable_xla=True),
+    GARDEN: model_garden,
 }
 
 
-# Measuring.
+def microseconds(name: str, variant: str, quick: bool) -> dict[str, float]:
+    """Builds a variant, trains some windows, and returns what a step of the timed ones took."""
+    tf_keras.backend.clear_session()
+    gc.collect()  # the pipeline of the variant before
+    train = BUILDS[variant](SUBJECTS[name])
+    num_steps = 2 if quick else SUBJECTS[name].window_steps
+    for _ in range(WARM_WINDOWS):
+        train(num_steps)
+    start = time.perf_counter()
+    for _ in range(TIMED_WINDOWS):
+        train(num_steps)
+    return {name: (time.perf_counter() - start) / (TIMED_WINDOWS * num_steps) * 1e6}
 
 
-def microseconds_per_step(train: Train, window_steps: int = WINDOW_STEPS) -> float:
-    """Trains some windows and returns what a step of the timed ones took."""
-    ends: list[float] = []
-    train(WARM_WINDOWS + TIMED_WINDOWS, window_steps, lambda: ends.append(time.perf_counter()))
-    timed = ends[-1] - ends[WARM_WINDOWS - 1]
-    return timed / (TIMED_WINDOWS * window_steps) * 1e6
+def variants_of(name: str) -> list[str]:
+    """Returns the variants that promises of a measurement name."""
+    return list(dict.fromkeys(side for p in PROMISES if p.measurement == name for side in (p.against, p.variant)))
 
 
-def measure_all(num_rounds: int) -> dict[str, tuple[float, ...]]:
-    """Returns microseconds per step by variant, round by round."""
-    return measure_variants(VARIANTS, num_rounds)
-
-
-def measure_variants(
-    variants: Mapping[str, Callable[[], Train]],
-    num_rounds: int,
-    window_steps: int = WINDOW_STEPS,
-    rounds_per_build: int = ROUNDS_PER_BUILD,
-) -> dict[str, tuple[float, ...]]:
-    """Returns microseconds per step by variant, round by round.
-
-    Two graphs of the very same step differ by up to a tenth in speed, by luck of scheduling. So all variants are built
-    anew every few rounds.
-    """
-    values: dict[str, tuple[float, ...]] = dict.fromkeys(variants, ())
-    for start in range(0, num_rounds, rounds_per_build):
-        measures = _build_all(variants, window_steps)
-        results = rounds.interleave(measures, min(rounds_per_build, num_rounds - start))["microseconds"]
-        values = {name: values[name] + results[name] for name in variants}
+def measure(num_rounds: int, quick: bool) -> harness.Values:
+    values: harness.Values = {}
+    for name in SUBJECTS:
+        variants = {variant: functools.partial(microseconds, name, variant, quick) for variant in variants_of(name)}
+        values |= harness.in_turns(variants, num_rounds)
     return values
-
-
-def _build_all(variants: Mapping[str, Callable[[], Train]], window_steps: int) -> dict[str, rounds.Measure]:
-    """Builds, traces and compiles every variant."""
-    keras.backend.clear_session()
-    gc.collect()  # pipelines of the last build
-    trains = {name: build() for name, build in variants.items()}
-    for train in trains.values():
-        train(1, window_steps, lambda: None)
-
-    def measure(train: Train) -> dict[str, float]:
-        return {"microseconds": microseconds_per_step(train, window_steps)}
-
-    return {name: functools.partial(measure, train) for name, train in trains.items()}
-
-
-def compare(num_rounds: int) -> list[Comparison]:
-    """Measures in a child process, so that this one stays small."""
-    values = processes.results_of("benchmarks.steps", num_rounds)
-    return [Comparison(title="training a small model", unit="µs/step", values=values, baseline=HAND, targets=TARGETS)]
-
-
-if __name__ == "__main__":
-    processes.write_results(measure_all)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import pages
+from benchmarks import many_runs
 from official_trainer import cli
 from official_trainer.reports import content, page
 from tests.support.reports import kinds
@@ -21,7 +21,7 @@ def reports(tmp_path_factory):
     for seed in range(1, 6):
         name = "b" if seed == 1 else f"digits_with_a_cosine_decay_and_a_warmup_of_a_hundred_steps_seed_{seed}"
         kinds.write_run(folder / "long" / name, seed=seed, rate=seed / 1000)
-    pages.write_runs(folder / "many", 500, num_summaries=20)
+    many_runs.write(folder / "many", 500, num_summaries=20)
     kinds.sweep(folder / "sweep")
     addresses = {}
     with pytest.MonkeyPatch.context() as patch:
