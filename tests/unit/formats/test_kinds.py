@@ -13,9 +13,9 @@ from official_trainer.tasks.export import FORMAT_FILES
 
 
 def without(monkeypatch, *modules):
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name in modules else found(name, *rest)
+        importlib.util, "find_spec", lambda name, *rest: None if name in modules else find_spec(name, *rest)
     )
 
 
@@ -27,9 +27,10 @@ def test_each_format_has_a_file_and_each_file_a_format():
 
 def test_the_kind_of_a_path(tmp_path):
     """N46: by its ending, or by what a folder holds; what is no model is refused with what is allowed."""
-    for name, kind in {"a.tflite": "tflite", "a.onnx": "onnx", "a.keras": "keras", "a.weights.h5": "weights"}.items():
+    formats = {"a.tflite": "tflite", "a.onnx": "onnx", "a.keras": "keras", "a.weights.h5": "weights"}
+    for name, format_name in formats.items():
         (tmp_path / name).touch()
-        assert kinds.kind_of(str(tmp_path / name)) == kind
+        assert kinds.kind_of(str(tmp_path / name)) == format_name
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "saved_model.pb").touch()
     assert kinds.kind_of(str(tmp_path / "7")) == "saved_model"
@@ -44,14 +45,14 @@ def test_what_cannot_be_written_is_refused_before_tensorflow_is_imported(
 ):
     """N46: a library with pip's command; several processes, which read data together; a file that is not there."""
 
-    def refused(words, said):
+    def refused(words, message):
         assert cli.main(words) == 2
-        assert said in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())
 
     without(monkeypatch, "tf2onnx", "onnx", "onnxruntime", "ai_edge_litert")
-    said = "needs tf2onnx, onnx, onnxruntime, not installed here; pip install 'official-trainer[onnx]'"
+    message = "needs tf2onnx, onnx, onnxruntime, not installed here; pip install 'official-trainer[onnx]'"
     for verb in ("export", "train"):
-        refused([verb, "my_experiment", "--model_dir=run", "trainer.export.formats=[onnx, keras]"], f"onnx {said}")
+        refused([verb, "my_experiment", "--model_dir=run", "trainer.export.formats=[onnx, keras]"], f"onnx {message}")
     refused(["predict", f"--model_dir={run_dir}", "--model=none.onnx"], "none.onnx: there is no such file or folder")
     cluster = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))

@@ -26,7 +26,7 @@ def listed(workspace, commit):
 def state(workspace):
     """Returns what the user sees of the repository."""
     words = (("status", "--porcelain"), ("diff", "--cached"), ("log", "--oneline", "--branches"), ("stash", "list"))
-    return [repository.git(workspace, *each) for each in words]
+    return [repository.git(workspace, *command) for command in words]
 
 
 def test_a_clean_workspace_is_its_own_commit(workspace):
@@ -87,20 +87,20 @@ def test_a_copy_has_the_commit_and_leads_to_the_data(workspace):
     (workspace / "data").mkdir()
     (workspace / "data/rows").write_text("1")
     (workspace / "x").write_text("edited\n")
-    found = Code(
+    kept_code = Code(
         commit=code.commit_of(str(workspace)), workspace=str(workspace), folder=str(workspace / "launches/job/code-1")
     )
-    code.keep(found, "job")
-    code.copy(found)
+    code.keep(kept_code, "job")
+    code.copy(kept_code)
     copy = workspace / "launches/job/code-1"
     assert sorted(path.name for path in copy.iterdir()) == [".gitignore", "data", "x"]
     assert (copy / "x").read_text() == "edited\n" and (copy / "data/rows").read_text() == "1"
     assert [path.name for path in copy.parent.iterdir()] == ["code-1"]
     assert repository.git(workspace, "for-each-ref", "--format=%(objectname) %(refname)", "refs/official-trainer") == (
-        f"{found.commit} refs/official-trainer/job"
+        f"{kept_code.commit} refs/official-trainer/job"
     )
     (copy / "x").write_text("a job runs here\n")
-    code.copy(found)
+    code.copy(kept_code)
     assert (copy / "x").read_text() == "a job runs here\n"
 
 
@@ -109,8 +109,8 @@ def test_a_folder_of_a_repository(workspace):
     inner = workspace / "inner"
     inner.mkdir()
     (inner / "y").write_text("y")
-    found = Code(commit=code.commit_of(str(inner)), workspace=str(inner), folder=str(inner / "launches/job/code-1"))
-    code.copy(found)
+    kept_code = Code(commit=code.commit_of(str(inner)), workspace=str(inner), folder=str(inner / "launches/job/code-1"))
+    code.copy(kept_code)
     assert [path.name for path in (inner / "launches/job/code-1").iterdir()] == ["y"]
 
 

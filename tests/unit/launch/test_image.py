@@ -29,8 +29,8 @@ def copied(rest):
 
 def pins():
     lines = (ROOT / "requirements.lock").read_text().splitlines()
-    found = [line.split("==") for line in lines if line and not line.startswith("#")]
-    return {name.lower().replace("_", "-"): version for name, version in found}
+    pinned = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {name.lower().replace("_", "-"): version for name, version in pinned}
 
 
 def pods_of(text):
@@ -50,23 +50,23 @@ def is_sent(path):
 
 def test_what_is_copied_is_there():
     """N20: and not left out by .dockerignore."""
-    found = [path for name, rest in instructions() if name == "COPY" for path in copied(rest)]
-    assert {"requirements.lock", "official_trainer", "experiments", "configs"} <= set(found)
-    for path in found:
+    copied_paths = [path for name, rest in instructions() if name == "COPY" for path in copied(rest)]
+    assert {"requirements.lock", "official_trainer", "experiments", "configs"} <= set(copied_paths)
+    for path in copied_paths:
         assert (ROOT / path).exists() and is_sent(path), path
     assert not is_sent("runs") and not is_sent(".git")
 
 
 def test_the_image_starts_what_the_manifest_asks_for():
     """N20: in the workspace, with a Python that the package takes."""
-    found = dict(instructions())
+    by_name = dict(instructions())
     first, last = [rest for name, rest in instructions() if name == "FROM"]
     version, stage = re.fullmatch(r"python:(\d+\.\d+)-slim AS (\w+)", first).groups()
     assert last == "${ENGINE}" and ("ARG", f"ENGINE={stage}") in instructions()
     assert SpecifierSet(PROJECT["requires-python"]).contains(version)
     assert f"Python {version}" in (ROOT / "requirements.lock").read_text()
-    assert found["WORKDIR"] == "/workspace"  # the last one
-    assert shlex.split(found["ENTRYPOINT"].strip("[]")) == list(PROJECT["scripts"])
+    assert by_name["WORKDIR"] == "/workspace"  # the last one
+    assert shlex.split(by_name["ENTRYPOINT"].strip("[]")) == list(PROJECT["scripts"])
 
 
 def test_the_image_runs_as_a_user_that_a_restricted_namespace_takes():
@@ -104,4 +104,4 @@ def test_tensorflow_may_be_another_one(tmp_path):
 def test_the_lock_has_every_dependency():
     """N20: in a version that pyproject.toml takes; the head of the lock says how to write it anew."""
     wanted = map(Requirement, PROJECT["dependencies"])
-    assert not [each.name for each in wanted if not each.specifier.contains(pins()[each.name])]
+    assert all(requirement.specifier.contains(pins()[requirement.name]) for requirement in wanted)

@@ -60,8 +60,8 @@ def test_a_file_is_named_by_its_path(workspace, capfd, monkeypatch):
 
 def test_a_name_that_no_profile_has(workspace, capfd):
     """N20: with the nearest, and with all that there are."""
-    said = refused(capfd, "scripted", "--profile=lrge")
-    assert said == (
+    message = refused(capfd, "scripted", "--profile=lrge")
+    assert message == (
         "error: --profile=lrge: there is no launch/lrge.yaml; profiles there: large, local, scripted; "
         "did you mean large?\n"
     )
@@ -76,14 +76,14 @@ def test_a_file_that_is_not_there(workspace, capfd):
     """N20: it may be meant as a name."""
     how = "--profile=NAME, without a folder and an ending, takes launch/NAME.yaml\n"
     for given, near in (("large.yaml", ""), ("launch/large.yml", "; did you mean launch/large.yaml?")):
-        said = refused(capfd, "scripted", f"--profile={given}")
-        assert said == f"error: --profile={given}: there is no such file{near}; {how}"
+        message = refused(capfd, "scripted", f"--profile={given}")
+        assert message == f"error: --profile={given}: there is no such file{near}; {how}"
 
 
 def test_a_profile_whose_variable_is_not_set(workspace, capfd):
     """N20: else the job would have the defaults of the target."""
-    said = "error: --profile is empty: is a variable not set? Name a profile, or leave the flag out\n"
-    assert refused(capfd, "scripted", "--profile=") == said
+    message = "error: --profile is empty: is a variable not set? Name a profile, or leave the flag out\n"
+    assert refused(capfd, "scripted", "--profile=") == message
 
 
 def test_a_profile_for_this_machine(workspace, capfd):
@@ -106,9 +106,9 @@ def test_placeholders_are_shown_and_not_submitted(workspace, capfd):
         "warning: launch/scripted.yaml:3: name: is a placeholder, got 'change-me-please'; write your own",
         "warning: launch/scripted.yaml:5: environ.BUCKET: is a placeholder, got 'gs://CHANGE-ME/x'; write your own",
     ]
-    said = refused(capfd, "scripted", "--submit")
-    assert "launch/scripted.yaml:3: name: is a placeholder, got 'change-me-please'; write your own" in said
-    assert "launch/scripted.yaml:5: environ.BUCKET: is a placeholder" in said
+    message = refused(capfd, "scripted", "--submit")
+    assert "launch/scripted.yaml:3: name: is a placeholder, got 'change-me-please'; write your own" in message
+    assert "launch/scripted.yaml:5: environ.BUCKET: is a placeholder" in message
     assert not (workspace / "launches").exists()
 
 
@@ -116,8 +116,8 @@ def test_placeholders_of_a_base(workspace, capfd):
     """N20: in the file that has them, until another one sets the field."""
     (workspace / "launch" / "scripted.yaml").write_text(WITH)
     (workspace / "launch" / "mine.yaml").write_text("base: scripted.yaml\nname: mine\n")
-    said = refused(capfd, "scripted", "--submit", "--profile=mine")
-    assert "launch/scripted.yaml:5: environ.BUCKET: is a placeholder" in said and "name: is" not in said
+    message = refused(capfd, "scripted", "--submit", "--profile=mine")
+    assert "launch/scripted.yaml:5: environ.BUCKET: is a placeholder" in message and "name: is" not in message
     (workspace / "launch" / "mine.yaml").write_text("base: scripted.yaml\nname: mine\nenviron: {BUCKET: gs://b}\n")
     assert cli.main(["launch", "scripted", "--submit", "--profile=mine", *JOB]) == 0
 

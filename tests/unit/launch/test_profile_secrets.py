@@ -33,7 +33,7 @@ SHAPES = {
     ),
     "a password": ("postgresql://me:hush@host/db",),
 }  # fmt: skip
-VALUES = [(kind, value) for kind, values in SHAPES.items() for value in values]
+VALUES = [(secret_type, value) for secret_type, values in SHAPES.items() for value in values]
 HEX = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -41,15 +41,16 @@ def profile_with(**environ):
     return config.resolve(Profile(), params_overrides=[json.dumps({"environ": environ})]).config
 
 
-@pytest.mark.parametrize(("kind", "value"), VALUES)
-def test_a_value_with_the_shape_of_a_secret(kind, value):
+@pytest.mark.parametrize(("secret_type", "value"), VALUES)
+def test_a_value_with_the_shape_of_a_secret(secret_type, value):
     """N20: refused under any name, with what it looks like; hidden where text is kept, as in the record of a run."""
     with pytest.raises(ConfigError) as refused:
         profile_with(GREETING=value)
-    said = str(refused.value.problems[0].message)
-    assert f"the value of GREETING looks like {kind}, and the files of a job must not contain one; set it in" in said
+    message = str(refused.value.problems[0].message)
+    what = f"the value of GREETING looks like {secret_type}, and the files of a job must not contain one; set it in"
+    assert what in message
     hidden = without_secrets(f"--set=a={value} b")
-    assert secret_in(value) == kind and value not in hidden + said
+    assert secret_in(value) == secret_type and value not in hidden + message
     assert hidden.startswith("--set=a=") and "***" in hidden
 
 
@@ -93,7 +94,7 @@ def test_forty_digits_are_a_key_under_a_name_of_wandb(name):
 
 
 @pytest.mark.parametrize(
-    ("target", "text", "said"),
+    ("target", "text", "message"),
     [
         ("slurm", "setup: [[wandb, login, TOKEN]]", "setup: holds what looks like a GitHub token"),
         ("slurm", "sbatch: ['--export=A=TOKEN']", "sbatch: holds what looks like a GitHub token"),
@@ -109,22 +110,22 @@ def test_forty_digits_are_a_key_under_a_name_of_wandb(name):
         ),
     ],
 )
-def test_any_field_of_a_profile(target, text, said):
+def test_any_field_of_a_profile(target, text, message):
     """N20: the record of a job has them all."""
     with pytest.raises(ConfigError) as refused:
         config.resolve(
             targets.get(target).profile_class(), params_overrides=[text.replace("TOKEN", "ghp_" + "a1" * 18)]
         )
-    assert said in str(refused.value) and "a1a1" not in str(refused.value)
+    assert message in str(refused.value) and "a1a1" not in str(refused.value)
 
 
 @pytest.mark.parametrize("target", targets.names())
 def test_how_a_target_gets_a_secret(target):
     """N20: in the message, because each scheduler has its own way."""
-    kind = targets.get(target).profile_class
-    with pytest.raises(ConfigError, match=f"HF_TOKEN looks like a secret, .*; {kind.secrets_go}"):
-        config.resolve(kind(), params_overrides=["{environ: {HF_TOKEN: x}}"])
-    assert kind.secrets_go != Profile.secrets_go
+    profile_class = targets.get(target).profile_class
+    with pytest.raises(ConfigError, match=f"HF_TOKEN looks like a secret, .*; {profile_class.secrets_go}"):
+        config.resolve(profile_class(), params_overrides=["{environ: {HF_TOKEN: x}}"])
+    assert profile_class.secrets_go != Profile.secrets_go
 
 
 def test_a_secret_in_the_file_of_a_profile_is_not_shown(tmp_path, monkeypatch, capfd):

@@ -151,7 +151,7 @@ def test_a_job_that_was_submitted_before(workspace, capfd):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("wrkers: 2", "p.yaml:1: wrkers: unknown field; did you mean 'workers'?"),
         ("workers: two", "p.yaml:1: workers: must be an integer"),
@@ -160,14 +160,14 @@ def test_a_job_that_was_submitted_before(workspace, capfd):
         ("environ: {TF_CONFIG: x}", "TF_CONFIG identifies a process"),
     ],
 )
-def test_a_wrong_profile_is_refused(workspace, capfd, text, said):
+def test_a_wrong_profile_is_refused(workspace, capfd, text, message):
     """N20: with its place."""
     (workspace / "p.yaml").write_text(text + "\n")
-    assert said in refused(capfd, ExitCode.CONFIG, "launch", "scripted", "--profile=p.yaml", "digits_mlp")
+    assert message in refused(capfd, ExitCode.CONFIG, "launch", "scripted", "--profile=p.yaml", "digits_mlp")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["scriptd", "digits_mlp"], "expected one of local, scripted, not scriptd; did you mean scripted?"),
         (["scripted", "digits_mpl"], "did you mean 'digits_mlp'?"),
@@ -182,9 +182,9 @@ def test_a_wrong_profile_is_refused(workspace, capfd, text, said):
         (["local", "digits_mlp", "--submit"], "`launch local` starts the processes at once; leave it out"),
     ],
 )
-def test_what_is_refused_before_anything_is_done(workspace, capfd, words, said):
+def test_what_is_refused_before_anything_is_done(workspace, capfd, words, message):
     """N20: all that `launch local` refuses, what the scheduler would, and flags without effect."""
-    assert said in refused(capfd, ExitCode.CONFIG, "launch", *words)
+    assert message in refused(capfd, ExitCode.CONFIG, "launch", *words)
     assert [path.name for path in workspace.iterdir()] == ["experiments"]
     assert not calls(workspace)
 
@@ -216,12 +216,12 @@ def test_a_profile_for_this_machine(workspace, capfd):
 def test_a_file_in_the_place_of_the_folder_of_jobs(workspace, capfd):
     """N20: is named, before anything is started."""
     (workspace / "launches").write_text("mine")
-    said = refused(capfd, ExitCode.CONFIG, "launch", "scripted", "--submit", "digits_mlp")
-    assert f"{workspace / 'launches'} is a file, not a directory. Move it away" in said
+    message = refused(capfd, ExitCode.CONFIG, "launch", "scripted", "--submit", "digits_mlp")
+    assert f"{workspace / 'launches'} is a file, not a directory. Move it away" in message
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         ("ENGINE_FAILS", "start", "engine start 'a b' job.txt ended with exit code 3; its error is above"),
         ("ENGINE_SAYS", "welcome", "printed 'welcome' and no job id; check in scripted itself whether a job was"),
@@ -229,10 +229,10 @@ def test_a_file_in_the_place_of_the_folder_of_jobs(workspace, capfd):
         ("PATH", "/usr/bin:/bin", "engine is not on the PATH, and `scripted` needs it: install it from nowhere"),
     ],
 )
-def test_an_engine_that_fails(workspace, capfd, monkeypatch, variable, value, said):
+def test_an_engine_that_fails(workspace, capfd, monkeypatch, variable, value, message):
     """N20: its own words, and no record of a job that there is not."""
     monkeypatch.setenv(variable, value)
-    assert said in refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "digits_mlp")
+    assert message in refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "digits_mlp")
     assert not list(workspace.glob("launches/*/launch.json"))
 
 
@@ -242,7 +242,8 @@ def test_predictions_are_a_job_of_their_own(workspace, capfd):
     for words in ((), ("--output=run/best", "--checkpoint=best")):
         assert launch("--submit", "--workers=2", "--", "predict", "digits_mlp", "--model_dir=run", *words) == 0
         names.add(name := capfd.readouterr().out.partition(" ")[0])
-    assert len(names) == 3 and {each.rpartition("-")[0] for each in names} == {"digits-mlp", "digits-mlp-predict"}
+    assert len(names) == 3
+    assert {job.rpartition("-")[0] for job in names} == {"digits-mlp", "digits-mlp-predict"}
     text = (workspace / "launches" / name / "job.txt").read_text()
     assert "'--mode=predict'" in text and f"'--output={workspace / 'run' / 'best'}'" in text
 
@@ -262,12 +263,12 @@ def test_jobs_are_seen_to_with_the_schedulers_own_commands(workspace, capfd, mon
     assert cli.main(["job", "status", name]) == 3
     assert capfd.readouterr().err == "engine: no such queue\n"
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    said = refused(capfd, ExitCode.FAILED, "job", "status", name)
-    assert "engine is not on the PATH; run this where the job was submitted" in said
+    message = refused(capfd, ExitCode.FAILED, "job", "status", name)
+    assert "engine is not on the PATH; run this where the job was submitted" in message
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "job needs an action; actions: status, logs, cancel"),
         (["stop", "x"], "'stop' is no action of job"),
@@ -276,22 +277,21 @@ def test_jobs_are_seen_to_with_the_schedulers_own_commands(workspace, capfd, mon
         (["status", "digits-mpl-269f6187"], "no such job: digits-mpl-269f6187"),
     ],
 )
-def test_actions_and_jobs_that_there_are_not(workspace, capfd, words, said):
+def test_actions_and_jobs_that_there_are_not(workspace, capfd, words, message):
     submit(capfd)
-    assert said in refused(capfd, ExitCode.CONFIG, "job", *words)
+    assert message in refused(capfd, ExitCode.CONFIG, "job", *words)
 
 
 def test_a_name_that_is_cut_too_short(workspace, capfd):
     assert "which job? none was submitted from " in refused(capfd, ExitCode.CONFIG, "job", "status")
     name = submit(capfd)
     assert launch("--submit", "digits_mlp", "--model_dir=other") == 0
-    said = refused(capfd, ExitCode.CONFIG, "job", "cancel", "digits")
-    assert "digits is the beginning of several names: digits-mlp-" in said
+    message = refused(capfd, ExitCode.CONFIG, "job", "cancel", "digits")
+    assert "digits is the beginning of several names: digits-mlp-" in message
     (workspace / "launches" / name / "launch.json").write_text("{")
-    said = refused(capfd, ExitCode.CONFIG, "job", "status", name)
-    assert (
-        "launch.json cannot be read (Expecting property name" in said and "own commands, and delete the folder" in said
-    )
+    message = refused(capfd, ExitCode.CONFIG, "job", "status", name)
+    assert "launch.json cannot be read (Expecting property name" in message
+    assert "own commands, and delete the folder" in message
 
 
 def test_ctrl_c_leaves_the_logs(workspace, capfd, monkeypatch):

@@ -46,11 +46,11 @@ def test_short_curves_are_whole_and_nothing_is_said():
 
 def test_training_and_validation_share_a_chart_and_the_metric_is_first():
     """N22: what both measure is one chart; the metric that decides comes first, then the loss."""
-    one = curve([1.0])
+    point = curve([1.0])
     by_split = {
-        "train": {"training_loss": one, "accuracy": one, "learning_rate": one},
-        "validation": {"validation_loss": one, "accuracy": one, "best_accuracy": one, "dev/validation_loss": one},
-        "time": {"examples_per_second": one, "wall_seconds": one},
+        "train": {"training_loss": point, "accuracy": point, "learning_rate": point},
+        "validation": dict.fromkeys(("validation_loss", "accuracy", "best_accuracy", "dev/validation_loss"), point),
+        "time": {"examples_per_second": point, "wall_seconds": point},
     }
     charts, _ = curves.chart([ranked(by_split)], "accuracy")
     names = ["accuracy", "loss", "dev/loss", "learning_rate"]

@@ -58,24 +58,24 @@ def test_checkpoints_and_what_is_wrong_with_them(make):
 def test_all_runs_below_a_folder(tmp_path):
     """N29: one of each kind, with those of sweeps and of folders in folders; nothing is left out in silence."""
     kinds.make_all(tmp_path / "runs")
-    found = reports.open_all(tmp_path / "runs", now_seconds=kinds.NOW)
-    names = {os.path.relpath(run.directory, tmp_path / "runs") for run in found}
+    runs = reports.open_all(tmp_path / "runs", now_seconds=kinds.NOW)
+    names = {os.path.relpath(run.directory, tmp_path / "runs") for run in runs}
     several = {"sweep": [f"trials/{n}/run" for n in range(4)], "nested": ["group/one", "group/two"]}
     expected = {*kinds.KINDS, *kinds.HOSTILE} - several.keys()
     assert names == expected | {os.path.join(name, below) for name, all_below in several.items() for below in all_below}
-    assert {run.name for run in found} >= {"sweep/trials/0", "done"}
-    assert {run.name for run in found if run.status in ("empty", "no run")} == {"empty", "no_run"}
+    assert {run.name for run in runs} >= {"sweep/trials/0", "done"}
+    assert {run.name for run in runs if run.status in ("empty", "no run")} == {"empty", "no_run"}
 
 
 def test_all_kinds_of_directories_have_all_parts_and_a_word_about_what_is_not_known(make):
     """N29: no part fails, whatever is in the directory."""
-    known = {"done", "running", "preempted", "pruned", "restarted", "with_evaluator", "by_a_rule"}
-    for kind in kinds.KINDS.keys() - {"sweep", "nested", "no_run", "empty"}:
-        run = make(kind)
+    complete = {"done", "running", "preempted", "pruned", "restarted", "with_evaluator", "by_a_rule"}
+    for word in kinds.KINDS.keys() - {"sweep", "nested", "no_run", "empty"}:
+        run = make(word)
         for part in (run.metrics, run.config, run.checkpoints, run.recorded.record, run.status):
             assert len(part) >= 0
         # Of a damaged checkpoint its own note says what is wrong.
-        assert (kind not in known | {"damaged_checkpoint"}) == bool(run.notes), (kind, run.notes)
+        assert (word not in complete | {"damaged_checkpoint"}) == bool(run.notes), (word, run.notes)
 
 
 def test_what_is_not_a_run(tmp_path, monkeypatch):

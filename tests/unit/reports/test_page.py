@@ -12,7 +12,7 @@ from official_trainer.reports import content, page
 from tests.support.reports import kinds
 
 
-def held(*paths):
+def content_of(*paths):
     return content.of([str(path) for path in paths], now_seconds=kinds.NOW)
 
 
@@ -23,19 +23,19 @@ def test_the_best_run_is_the_first_and_names_are_short(tmp_path):
     """N22: runs are ranked by the metric of their best checkpoints, in its direction; facts say which is the best."""
     for seed in (1, 3, 2):
         kinds.write_run(tmp_path / "group" / f"seed_{seed}", seed=seed)
-    found = held(tmp_path)
-    assert [run["name"] for run in found["runs"]] == ["seed_3", "seed_2", "seed_1"]
-    assert found["metric"] == {"name": "accuracy", "direction": "max"}
-    assert (found["runs"][0]["best"], found["runs"][0]["best_step"]) == (kinds.accuracy(3, 40), 40)
-    assert found["runs"][0]["differs"] == {"runtime.seed": "3"}
-    assert found["facts"][:2] == [
+    shown = content_of(tmp_path)
+    assert [run["name"] for run in shown["runs"]] == ["seed_3", "seed_2", "seed_1"]
+    assert shown["metric"] == {"name": "accuracy", "direction": "max"}
+    assert (shown["runs"][0]["best"], shown["runs"][0]["best_step"]) == (kinds.accuracy(3, 40), 40)
+    assert shown["runs"][0]["differs"] == {"runtime.seed": "3"}
+    assert shown["facts"][:2] == [
         ("Runs", "3", "3 done"),
         ("Best accuracy", f"{kinds.accuracy(3, 40):.4g}", "higher is better, step 40, seed_3"),
     ]
-    assert held(tmp_path / "group" / "seed_1", tmp_path)["title"] == "3 runs of digits", "each run counts once"
+    assert content_of(tmp_path / "group" / "seed_1", tmp_path)["title"] == "3 runs of digits", "each run counts once"
     for params in tmp_path.glob("*/*/params.yaml"):
         params.write_text(params.read_text().replace("comp: higher", "comp: lower"))
-    assert [run["name"] for run in held(tmp_path)["runs"]] == ["seed_1", "seed_2", "seed_3"]
+    assert [run["name"] for run in content_of(tmp_path)["runs"]] == ["seed_1", "seed_2", "seed_3"]
 
 
 def test_one_run_has_its_whole_config_and_its_checkpoints(tmp_path):
@@ -44,11 +44,11 @@ def test_one_run_has_its_whole_config_and_its_checkpoints(tmp_path):
     kinds.damaged_checkpoint(tmp_path / "other")
     for path in (tmp_path / "other").glob("ckpt-*"):
         path.rename(tmp_path / "run" / path.name)
-    found = held(tmp_path / "run")
-    assert found["facts"][0] == ("Status", "preempted", "step 5 of 40")
-    assert ["runtime.seed", "1", "--set"] in found["config"]
-    assert found["checkpoints"][0]["role"].startswith("latest, damaged: ")
-    assert (found["runs"][0]["best"], found["checkpoints"][0]["path"]) == (None, "run/ckpt-40")
+    shown = content_of(tmp_path / "run")
+    assert shown["facts"][0] == ("Status", "preempted", "step 5 of 40")
+    assert ["runtime.seed", "1", "--set"] in shown["config"]
+    assert shown["checkpoints"][0]["role"].startswith("latest, damaged: ")
+    assert (shown["runs"][0]["best"], shown["checkpoints"][0]["path"]) == (None, "run/ckpt-40")
 
 
 def test_goodput_counts_steps_that_were_repeated_once(tmp_path):
@@ -56,8 +56,8 @@ def test_goodput_counts_steps_that_were_repeated_once(tmp_path):
     kinds.write_run(tmp_path / "a")
     kinds.write_run(tmp_path / "b")
     kinds.change(tmp_path / "a", time={"total": {**kinds.TIME, "steps": 80, "restarts": 3}})
-    found = {run["name"]: run["time"] for run in held(tmp_path)["runs"]}
-    assert {name: (time["goodput"], time["restarts"]) for name, time in found.items()} == {"a": (0.4, 3), "b": (0.8, 0)}
+    times = {run["name"]: run["time"] for run in content_of(tmp_path)["runs"]}
+    assert {name: (time["goodput"], time["restarts"]) for name, time in times.items()} == {"a": (0.4, 3), "b": (0.8, 0)}
 
 
 def test_a_sweep_is_shown_with_what_is_left_out(tmp_path, monkeypatch):
@@ -65,23 +65,24 @@ def test_a_sweep_is_shown_with_what_is_left_out(tmp_path, monkeypatch):
     kinds.sweep(tmp_path)
     kinds.stand_in_for_sweeps(monkeypatch, tmp_path)
     kinds.change(tmp_path / "trials/2/run", best={"metric": "accuracy", "value": 0.99, "step": 10})
-    found = held(tmp_path)
-    assert found["title"] == "Sweep of digits"
-    assert found["facts"][0] == ("Trials", "4", "2 complete, 1 pruned, 1 failed")
-    assert found["facts"][1][2].endswith("trial 0") or found["facts"][1][2].endswith("trial 1")
-    assert (found["runs"][0]["name"], found["runs"][0]["status"]) == ("trial 2", "pruned")
-    assert found["sweep"]["trials"] == [[0, 0.5], [1, 0.75]]
-    assert found["sweep"]["left_out"] == ["1 pruned", "1 failed"]
-    assert found["sweep"]["importance"] == [["learning_rate", 0.75], ["seed", 0.25]]
+    shown = content_of(tmp_path)
+    assert shown["title"] == "Sweep of digits"
+    assert shown["facts"][0] == ("Trials", "4", "2 complete, 1 pruned, 1 failed")
+    assert shown["facts"][1][2].endswith("trial 0") or shown["facts"][1][2].endswith("trial 1")
+    assert (shown["runs"][0]["name"], shown["runs"][0]["status"]) == ("trial 2", "pruned")
+    assert shown["sweep"]["trials"] == [[0, 0.5], [1, 0.75]]
+    assert shown["sweep"]["left_out"] == ["1 pruned", "1 failed"]
+    assert shown["sweep"]["importance"] == [["learning_rate", 0.75], ["seed", 0.25]]
 
 
 def test_of_many_runs_the_best_are_in_colour(tmp_path):
     """N22: eight of them, and the others can be ticked."""
     for seed in range(12):
         kinds.write_run(tmp_path / f"r{seed}", seed=seed)
-    found = held(tmp_path)
-    assert [found["runs"][place]["name"] for place in found["highlighted"]] == [f"r{seed}" for seed in range(11, 3, -1)]
-    assert found["runs_about"] == "Tick a run to see it in the charts."
+    shown = content_of(tmp_path)
+    names = [shown["runs"][index]["name"] for index in shown["highlighted"]]
+    assert names == [f"r{seed}" for seed in range(11, 3, -1)]
+    assert shown["runs_about"] == "Tick a run to see it in the charts."
 
 
 # The file.
@@ -116,10 +117,10 @@ def checksum(text):
 def test_the_policy_allows_this_pages_own_script_and_style_alone(tmp_path):
     """N22: a strict Content-Security-Policy, without eval; no address in a tag, and none in the styles."""
     kinds.write_run(tmp_path / "run")
-    found = Reader(page.render(held(tmp_path / "run")))
-    data, script = found.texts["script"]
-    (style,) = found.texts["style"]
-    assert dict(rule.split(" ", 1) for rule in found.policy.split("; ")) == {
+    reader = Reader(page.render(content_of(tmp_path / "run")))
+    data, script = reader.texts["script"]
+    (style,) = reader.texts["style"]
+    assert dict(rule.split(" ", 1) for rule in reader.policy.split("; ")) == {
         "default-src": "'none'",
         "script-src": checksum(script),
         "style-src": checksum(style),
@@ -128,7 +129,9 @@ def test_the_policy_allows_this_pages_own_script_and_style_alone(tmp_path):
         "form-action": "'none'",
     }
     assert json.loads(data)["title"] == "run"
-    addresses = [value for _, attributes in found.tags for name, value in attributes.items() if name in ("src", "href")]
+    addresses = [
+        value for _, attributes in reader.tags for name, value in attributes.items() if name in ("src", "href")
+    ]
     assert addresses == ["data:,"]
     assert not re.search(r"url\(|@import", style)
 
@@ -140,11 +143,11 @@ def test_text_of_a_run_is_text_and_numbers_are_strict_json(tmp_path):
     row = '{"step": 45, "split": "train", "time": 1, "training_loss": "NaN", "learning_rate": "Infinity"}'
     kinds.append(tmp_path / name, row, "")
     kinds.change(tmp_path / name, best={"metric": "accuracy", "value": "NaN", "step": 20})
-    text = page.render(held(tmp_path / name))
-    found = Reader(text)
-    assert [tag for tag, _ in found.tags if tag in ("script", "img")] == ["script", "script"]
+    text = page.render(content_of(tmp_path / name))
+    reader = Reader(text)
+    assert [tag for tag, _ in reader.tags if tag in ("script", "img")] == ["script", "script"]
     assert "<script>alert" not in text and "<!--" not in text.removeprefix("<!DOCTYPE html>")
-    data = json.loads(found.texts["script"][0], parse_constant=lambda word: pytest.fail(word))
+    data = json.loads(reader.texts["script"][0], parse_constant=lambda word: pytest.fail(word))
     (run,) = data["runs"]
     assert (run["name"], run["experiment"]) == (name, "</script><img src=x onerror=alert(1)>")
     assert run["best"] == "NaN"

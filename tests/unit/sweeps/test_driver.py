@@ -14,15 +14,17 @@ from tests.support.sweeps.written import write_run
 
 
 def trials(*states, **facts):
-    found = enumerate(states)
-    return [types.SimpleNamespace(number=number, state=TrialState[state], user_attrs=facts) for number, state in found]
+    numbered = enumerate(states)
+    return [
+        types.SimpleNamespace(number=number, state=TrialState[state], user_attrs=facts) for number, state in numbered
+    ]
 
 
 def test_trials_that_are_trained_to_their_end_or_pruned_count():
     """N21: one that fails or is refused does not, unless each combination comes once."""
-    found = [*trials("COMPLETE", "PRUNED", "FAIL", "RUNNING", "WAITING"), *trials("PRUNED", **{REFUSED: True})]
-    assert driver.count_done(types.SimpleNamespace(is_exhaustive=False), found) == 2
-    assert driver.count_done(types.SimpleNamespace(is_exhaustive=True), found) == 4
+    some = [*trials("COMPLETE", "PRUNED", "FAIL", "RUNNING", "WAITING"), *trials("PRUNED", **{REFUSED: True})]
+    assert driver.count_done(types.SimpleNamespace(is_exhaustive=False), some) == 2
+    assert driver.count_done(types.SimpleNamespace(is_exhaustive=True), some) == 4
 
 
 def test_five_failures_in_a_row_end_a_sweep_with_the_cause():
@@ -86,8 +88,8 @@ def test_a_failure_has_its_error_in_one_line(tmp_path):
     write_run(
         tmp_path, 0, error="model.py:8 in build_model, while building:\n    raise it\n  ValueError: a bug\n  more"
     )
-    said = "model.py:8 in build_model, while building: ValueError: a bug"
-    assert driver.failure(str(folder), how) == f"{said}; see {output}"
+    error = "model.py:8 in build_model, while building: ValueError: a bug"
+    assert driver.failure(str(folder), how) == f"{error}; see {output}"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,9 @@ def test_a_failure_has_its_error_in_one_line(tmp_path):
 def test_trials_side_by_side_see_gpus_of_their_own(count, visible, parallel, expected, tmp_path):
     """N21: each as many as any other; a trial alone sees all."""
     environ = {**nvidia_smi(tmp_path, count)} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
-    found = driver.environments(parallel, {**environ, "OFFICIAL_TRAINER_GPUS": "4"})
-    assert [each.get("CUDA_VISIBLE_DEVICES") for each in found] == expected
-    shares = [each and len(each.split(",")) for each in expected]
-    assert [each.get("OFFICIAL_TRAINER_GPUS") for each in found] == [share and str(share) for share in shares]
+    environments = driver.environments(parallel, {**environ, "OFFICIAL_TRAINER_GPUS": "4"})
+    assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in environments] == expected
+    shares = [environment and len(environment.split(",")) for environment in expected]
+    assert [environment.get("OFFICIAL_TRAINER_GPUS") for environment in environments] == [
+        share and str(share) for share in shares
+    ]

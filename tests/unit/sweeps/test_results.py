@@ -26,38 +26,38 @@ def test_a_summary_has_all_that_a_report_draws(tmp_path):
         ],
     )
     write_run(tmp_path, 3)
-    found = results.summary(str(tmp_path))
-    assert found["objectives"] == [{"metric": "accuracy", "direction": "maximize"}]
-    assert found["counts"] == {"complete": 2, "pruned": 1, "failed": 1, "running": 1, "waiting": 1}
-    assert found["best"] == [3] and found["importance"] is None
+    summary = results.summary(str(tmp_path))
+    assert summary["objectives"] == [{"metric": "accuracy", "direction": "maximize"}]
+    assert summary["counts"] == {"complete": 2, "pruned": 1, "failed": 1, "running": 1, "waiting": 1}
+    assert summary["best"] == [3] and summary["importance"] is None
     drawn = {"task.model.type": "cnn", RATE: 0.001}
-    assert found["trials"][3] == {
+    assert summary["trials"][3] == {
         "number": 3,
         "state": "complete",
         "values": [0.7],
         "params": drawn,
         "run": "trials/3/run",
     }
-    assert [each["run"] for each in found["trials"]] == [None, None, None, "trials/3/run", None, None]
-    assert [each["values"] for each in found["trials"]] == [[0.5], [0.3], None, [0.7], None, None]
-    assert found["trials"][5]["params"] == retried
+    assert [trial["run"] for trial in summary["trials"]] == [None, None, None, "trials/3/run", None, None]
+    assert [trial["values"] for trial in summary["trials"]] == [[0.5], [0.3], None, [0.7], None, None]
+    assert summary["trials"][5]["params"] == retried
 
 
 def test_several_metrics_have_a_front(tmp_path):
     """N21: the trials that no other one beats."""
     pairs = [(0.5, 0.1), (0.9, 0.5), (0.4, 0.2)]
     write_sweep(tmp_path, [trial(*pair) for pair in pairs], directions={"accuracy": "max", "loss": "min"})
-    found = results.summary(str(tmp_path))
-    assert found["objectives"][1] == {"metric": "loss", "direction": "minimize"} and found["best"] == [0, 1]
+    summary = results.summary(str(tmp_path))
+    assert summary["objectives"][1] == {"metric": "loss", "direction": "minimize"} and summary["best"] == [0, 1]
 
 
 def test_the_field_that_decides_has_the_largest_share(tmp_path):
     """N21: the shares add up to 1; with few trials there are none."""
     params = [{RATE: 10 ** (-4 + 3 * n / 40), "task.train_data.global_batch_size": 32 * (1 + n % 4)} for n in range(40)]
-    write_sweep(tmp_path / "many", [trial(each[RATE], params=each) for each in params])
+    write_sweep(tmp_path / "many", [trial(drawn[RATE], params=drawn) for drawn in params])
     shares = results.summary(str(tmp_path / "many"))["importance"]
     assert next(iter(shares)) == RATE and shares[RATE] > 0.5 and sum(shares.values()) == pytest.approx(1)
-    write_sweep(tmp_path / "few", [trial(each[RATE], params=each) for each in params[: LEAST_TRIALS - 1]])
+    write_sweep(tmp_path / "few", [trial(drawn[RATE], params=drawn) for drawn in params[: LEAST_TRIALS - 1]])
     assert results.summary(str(tmp_path / "few"))["importance"] is None
 
 

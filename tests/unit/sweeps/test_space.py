@@ -74,13 +74,13 @@ def problem(**written):
     return str(caught.value)
 
 
-def drawn(found, **values):
+def drawn(space, **values):
     """Returns the paths that are drawn, by a trial that has some values already."""
     draws = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     draws.enqueue_trial({path.replace("__", "."): value for path, value in values.items()})
     trial = draws.ask()
-    for field in found.fields:
-        if found.is_drawn(field, trial.params):
+    for field in space.fields:
+        if space.is_drawn(field, trial.params):
             field.suggest(trial)
     return trial.params
 
@@ -128,24 +128,28 @@ def test_what_is_no_distribution_is_refused(text, message):
 
 def test_a_field_that_the_experiment_does_not_have_is_refused_with_the_nearest():
     """N21: all wrong fields in one error."""
-    found = problem(stepz="int(1, 9)", model__deep__droput="float(0, 1)")
-    assert "stepz" in found and "did you mean 'steps'" in found and "did you mean" in found.partition("droput")[2]
+    message = problem(stepz="int(1, 9)", model__deep__droput="float(0, 1)")
+    assert "stepz" in message and "did you mean 'steps'" in message and "did you mean" in message.partition("droput")[2]
 
 
 def test_bounds_and_choices_are_tried_in_the_experiment():
     """N21: with the config's own message, each at its field; one in the middle of a choice, too."""
-    found = problem(model__type="choice(deep, flat)", model__deep__dropout="float(-1, 2)", steps="int(0, 9)")
-    assert "model.deep.dropout: with -1" in found and "model.deep.dropout: with 2" in found and "steps: with 0" in found
-    found = problem(model__type="choice(deep, dep, flat)")
-    assert "model.type: with dep, " in found and "did you mean 'deep'?" in found
+    message = problem(model__type="choice(deep, flat)", model__deep__dropout="float(-1, 2)", steps="int(0, 9)")
+    assert (
+        "model.deep.dropout: with -1" in message
+        and "model.deep.dropout: with 2" in message
+        and "steps: with 0" in message
+    )
+    message = problem(model__type="choice(deep, dep, flat)")
+    assert "model.type: with dep, " in message and "did you mean 'deep'?" in message
 
 
 def test_values_that_do_not_fit_each_other_are_no_problem_of_the_space():
     """N21: some of them fit; they are found when they are drawn."""
-    found = read(steps="int(5, 200)", warmup="int(1, 100)")
-    assert [field.path for field in found.fields] == ["steps", "warmup"]
+    space = read(steps="int(5, 200)", warmup="int(1, 100)")
+    assert [field.path for field in space.fields] == ["steps", "warmup"]
     with pytest.raises(ConfigError, match="is longer than the training"):
-        resolve(found.overrides({"steps": 5, "warmup": 100}))
+        resolve(space.overrides({"steps": 5, "warmup": 100}))
 
 
 def test_a_field_in_a_branch_is_drawn_where_that_is_chosen():
@@ -174,11 +178,11 @@ def test_a_field_that_is_never_drawn_or_drawn_twice_is_refused():
 def test_combinations_are_counted_with_their_branches(monkeypatch):
     """N21: so that a sweep of all of them knows its end; very many are refused, and any number of values."""
     written = {"model__type": "choice(deep, flat)", "model__deep__dropout": "float(0, 1, 0.5)", "steps": "int(1, 9, 4)"}
-    grid, found = SweepConfig(sampler="BruteForceSampler"), read(**written)
-    assert study.count_combinations(grid, found) == 3 * 3 + 3
-    assert study.count_combinations(SweepConfig(sampler="BruteForceSampler", trials=5), found) == 5
+    grid, space = SweepConfig(sampler="BruteForceSampler"), read(**written)
+    assert study.count_combinations(grid, space) == 3 * 3 + 3
+    assert study.count_combinations(SweepConfig(sampler="BruteForceSampler", trials=5), space) == 5
     monkeypatch.setattr(study, "MOST_COMBINATIONS", 11)
     with pytest.raises(ConfigError, match="trials: is not set, and there are more than 11 combinations; set it"):
-        study.count_combinations(grid, found)
+        study.count_combinations(grid, space)
     with pytest.raises(ConfigError, match=r"sampler: Optuna says: .*step"):
         study.rehearse(grid, read(model__flat__dropout="float(0, 1)"), Objective({"loss": "min"}, "best"))

@@ -41,13 +41,13 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
     start(model_dir)
     run, status = read(model_dir), read(model_dir, "status.json")
     assert re.fullmatch("[0-9a-f]{32}", run["run_id"])
-    known = {"experiment": "digits", "mode": "train_and_eval", "status": "running", "argv": ["train.py", "--x"]}
-    known |= {"imports": [], "started": "1970-01-01T00:00:00+00:00", "restarts": 0, "config_digest": "abc"}
-    known |= {"steps": {"start": 0, "current": 0, "end": None}, "devices": [], "versions": run["versions"]}
-    unknown = run.keys() - known.keys() - {"run_id"}
-    assert {name: run[name] for name in known} == known
-    assert {run[name] for name in unknown} == {None}
-    assert unknown > {"best", "error", "final_metrics", "finished", "git_revision", "last_checkpoint_step", "time"}
+    recorded = {"experiment": "digits", "mode": "train_and_eval", "status": "running", "argv": ["train.py", "--x"]}
+    recorded |= {"imports": [], "started": "1970-01-01T00:00:00+00:00", "restarts": 0, "config_digest": "abc"}
+    recorded |= {"steps": {"start": 0, "current": 0, "end": None}, "devices": [], "versions": run["versions"]}
+    others = run.keys() - recorded.keys() - {"run_id"}
+    assert {name: run[name] for name in recorded} == recorded
+    assert {run[name] for name in others} == {None}
+    assert others > {"best", "error", "final_metrics", "finished", "git_revision", "last_checkpoint_step", "time"}
     assert set(run["versions"]) == {"python", "tensorflow", "keras", "tf_keras", "official_trainer"}
     assert run["versions"]["keras"].startswith("3.") and run["versions"]["tf_keras"].startswith("2.")
     here = {"pid": os.getpid(), "host": socket.gethostname(), "updated": "1970-01-01T00:00:00+00:00"}
@@ -88,8 +88,8 @@ def test_the_time_of_the_last_save_is_recorded(model_dir, text):
     assert read(model_dir, "status.json")["last_saved"] == ("1970-01-01T00:00:10+00:00" if text is None else None)
     run.checkpoint(300)
     run.checkpoint(200, is_new=False)
-    found = read(model_dir, "status.json")
-    assert (found["last_saved"], found["last_checkpoint_step"]) == ("1970-01-01T00:00:20+00:00", 200)
+    status = read(model_dir, "status.json")
+    assert (status["last_saved"], status["last_checkpoint_step"]) == ("1970-01-01T00:00:20+00:00", 200)
 
 
 def test_a_restart_records_the_checkpoint_that_it_begins_with(model_dir):

@@ -44,10 +44,10 @@ def test_what_the_record_of_a_run_says(place):
     record.set_span(20, 400)
     record.checkpoint(40)
     record.phase("evaluate", 50)
-    found = told(began(place))
-    (info,) = [key for key in found if key[0] == "run_info"]
+    values = told(began(place))
+    (info,) = [key for key in values if key[0] == "run_info"]
     assert {"train", "digits", place.directory, "run", run_id_of(place)} < set(info)
-    assert {key: value for key, value in found.items() if key != info} == {
+    assert {key: value for key, value in values.items() if key != info} == {
         ("phase", "evaluate"): 1,
         ("step",): 50,
         ("end_step",): 400,
@@ -71,16 +71,16 @@ def test_where_the_time_went(place):
     recorded(place).set_span(20, 400)
     metrics = began(place)
     metrics.log("time", 100, {**ROW, "examples_per_second": 50.0, "input_fraction": 0.2})
-    found = told(metrics)
-    assert found["steps_per_second",] == 100 / 5
-    assert found["examples_per_second",] == 50
-    assert found["input_wait_ratio",] == 0.2
-    assert found["goodput_ratio",] == 0.4
-    assert found["remaining_seconds",] == 380 / 20
+    values = told(metrics)
+    assert values["steps_per_second",] == 100 / 5
+    assert values["examples_per_second",] == 50
+    assert values["input_wait_ratio",] == 0.2
+    assert values["goodput_ratio",] == 0.4
+    assert values["remaining_seconds",] == 380 / 20
     metrics.log("time", 150, {"wall_seconds": 5.0, "steps_seconds": 5.0, "start_seconds": 0.0})
-    found = told(metrics)
-    assert (found["steps_per_second",], found["goodput_ratio",]) == (10, 1)
-    assert ("input_wait_ratio",) not in found, "it is not known of this summary"
+    values = told(metrics)
+    assert (values["steps_per_second",], values["goodput_ratio",]) == (10, 1)
+    assert ("input_wait_ratio",) not in values, "it is not known of this summary"
 
 
 def test_speed_counts_the_steps_of_this_process(place):
@@ -101,8 +101,8 @@ def test_the_newest_number_of_each_metric(place):
     metrics.log("train", 10, {"training_loss": 0.5})
     metrics.log("validation", 10, {"dev/accuracy": 0.9})
     metrics.log("train", 20, {"training_loss": math.inf})
-    found = {key: value for key, value in told(metrics).items() if key[0] == "metric"}
-    assert found == {("metric", "train", "training_loss"): math.inf, ("metric", "validation", "dev/accuracy"): 0.9}
+    values = {key: value for key, value in told(metrics).items() if key[0] == "metric"}
+    assert values == {("metric", "train", "training_loss"): math.inf, ("metric", "validation", "dev/accuracy"): 0.9}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"steps": 3, "restarts": true, "updated": [1], "run_id": 3}'])
@@ -122,10 +122,10 @@ def test_the_most_memory_of_gpus_is_what_tensorflow_says(monkeypatch):
     devices = [types.SimpleNamespace(name=f"/device:GPU:{n}") for n in range(2)]
     infos = {"GPU:0": {"current": 5, "peak": 9}, "GPU:1": {"current": 6, "peak": 8}}
     experimental = types.SimpleNamespace(get_memory_info=infos.__getitem__)
-    config = types.SimpleNamespace(list_logical_devices=lambda kind: devices, experimental=experimental)
+    config = types.SimpleNamespace(list_logical_devices=lambda device_type: devices, experimental=experimental)
     monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(config=config))
-    found = run_metrics.peak_memory(of_gpus=True)
-    assert found.pop("process") > 1e6
-    assert found == {"GPU:0": 9, "GPU:1": 8}
+    peaks = run_metrics.peak_memory(of_gpus=True)
+    assert peaks.pop("process") > 1e6
+    assert peaks == {"GPU:0": 9, "GPU:1": 8}
     infos.clear()
     assert set(run_metrics.peak_memory(of_gpus=True)) == set(run_metrics.peak_memory(of_gpus=False)) == {"process"}

@@ -32,7 +32,7 @@ def container_of(manifest, role="worker"):
 
 
 def values_of(container):
-    return {each["name"]: each.get("value") for each in container["env"]}
+    return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
 def problems_of(text, *words, **changes):
@@ -62,7 +62,7 @@ def test_what_a_cluster_would_not_take():
     job["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] = "x"
     pod |= {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 9}
     pod["containers"][0] |= {"volumeMounts": [{"name": "x", "mountPath": "/"}], "securityContext": {"runAsUser": 0}}
-    said = " ".join(admission.problems_of_jobset(manifest))
+    problems = " ".join(admission.problems_of_jobset(manifest))
     for problem in (
         "leader is no",
         "for-good is no",
@@ -71,7 +71,7 @@ def test_what_a_cluster_would_not_take():
         "than the grace",
         "not there",
     ):
-        assert problem in said
+        assert problem in problems
     assert {"running as non-root user", "capabilities"} <= set(pod_security.problems_of_pod(pod))
 
 
@@ -189,9 +189,9 @@ def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
 def test_resources_are_those_of_the_role():
     """Memory and devices are limits too; cores are not, a process would only wait."""
     manifest = manifest_of(f"{SERVERS}\nresources: {{cpus: 4, memory_gib: 2.5, gpus: 1}}\ngpu_resource: amd.com/gpu")
-    found = {"cpu": "4", "memory": "2560Mi", "amd.com/gpu": "1"}
-    limits = {name: found[name] for name in ("memory", "amd.com/gpu")}
-    assert container_of(manifest)["resources"] == {"requests": found, "limits": limits}
+    requests = {"cpu": "4", "memory": "2560Mi", "amd.com/gpu": "1"}
+    limits = {name: requests[name] for name in ("memory", "amd.com/gpu")}
+    assert container_of(manifest)["resources"] == {"requests": requests, "limits": limits}
     assert "resources" not in container_of(manifest, "ps")
     assert "volumes" not in replicated(manifest)["worker"]["template"]["spec"]
 
@@ -202,10 +202,10 @@ def test_servers_request_gpus_only_if_ps_resources_does(asked, of_servers):
     text = f"{SERVERS}\nevaluator: true\nresources: {{gpus: 4}}\nps_resources: {asked}"
     jobs = replicated(manifest_of(text))
     limits = {name: container_of(manifest_of(text), name)["resources"]["limits"] for name in jobs}
-    found = {name: each.get("nvidia.com/gpu") for name, each in limits.items()}
-    assert found == {"chief": "4", "worker": "4", "evaluator": "4", "ps": of_servers}
+    gpus = {name: limit.get("nvidia.com/gpu") for name, limit in limits.items()}
+    assert gpus == {"chief": "4", "worker": "4", "evaluator": "4", "ps": of_servers}
     shares = {name for name, job in jobs.items() if "volumes" in job["template"]["spec"]}
-    assert shares == {name for name, count in found.items() if count}
+    assert shares == {name for name, count in gpus.items() if count}
 
 
 def test_dollars_are_no_variables():
@@ -232,7 +232,7 @@ def test_texts_stay_texts_for_every_parser():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("image: ''", r"image.*is not set; build one with launch/Dockerfile, push it, and name it, such as"),
         ("image: a b", r"image.*'a b' is not a valid image"),
@@ -251,9 +251,9 @@ def test_texts_stay_texts_for_every_parser():
         ),
     ],
 )
-def test_a_profile_that_no_cluster_would_take(text, said):
+def test_a_profile_that_no_cluster_would_take(text, message):
     """N20: rules of the API server that a type cannot say, each with its fix."""
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         config.resolve(profile_of(IMAGE), params_overrides=[text])
 
 
@@ -348,12 +348,12 @@ def test_fragments_are_in_the_object():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("pod: {nodeSelector: {a: b}}", "pod: nodeSelector is no part of it; allowed: metadata, spec; write pod:"),
         ("job: {kind: Job}", r"job: kind is no part of it; allowed: metadata, spec; write job: {spec: {kind: …}}"),
     ],
 )
-def test_a_fragment_that_begins_in_the_wrong_place(text, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_fragment_that_begins_in_the_wrong_place(text, message):
+    with pytest.raises(ConfigError, match=message):
         config.resolve(profile_of(IMAGE), params_overrides=[text])

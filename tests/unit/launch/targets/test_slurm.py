@@ -29,8 +29,8 @@ HOSTILE = [
 
 def job(profile, words=(), *, cwd="/", model_dir="/runs/x"):
     """Returns the job of an experiment under a profile."""
-    found = training_job(profile.counts, [*words, "--mode=train"], grace_seconds=40)
-    return found.__class__(**{**vars(found), "name": "x-1", "model_dir": model_dir, "cwd": cwd})
+    trained = training_job(profile.counts, [*words, "--mode=train"], grace_seconds=40)
+    return trained.__class__(**{**vars(trained), "name": "x-1", "model_dir": model_dir, "cwd": cwd})
 
 
 def script(profile, *arguments, **changes):
@@ -88,8 +88,8 @@ def test_every_option_is_a_line_for_sbatch():
 )
 def test_two_jobs_of_one_name_do_not_run_at_the_same_time(options, expected):
     """N20: whatever else a job waits for; the name is that of the run directory."""
-    found = [option for option in header(script(SlurmProfile(sbatch=options))) if option.startswith("--dep")]
-    assert found == [f"--dependency={expected}"]
+    dependencies = [option for option in header(script(SlurmProfile(sbatch=options))) if option.startswith("--dep")]
+    assert dependencies == [f"--dependency={expected}"]
 
 
 def test_the_workers_of_a_sweep_are_an_array(stand_ins, tmp_path):
@@ -104,8 +104,8 @@ def test_the_workers_of_a_sweep_are_an_array(stand_ins, tmp_path):
         "--job-name=x-1", "--signal=TERM@41", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--array=0-2",
         "--open-mode=append", "--output=slurm-%a.out", "--requeue",
     ]  # fmt: skip
-    code, said = stand_ins.run(text, tmp_path, SLURM_ARRAY_TASK_ID="1", codes={"worker.0": 143})
-    assert code == 143 and stand_ins.requeued == "requeue 7", said
+    code, printed = stand_ins.run(text, tmp_path, SLURM_ARRAY_TASK_ID="1", codes={"worker.0": 143})
+    assert code == 143 and stand_ins.requeued == "requeue 7", printed
     words, environ, _ = stand_ins.noted("worker.0")
     assert words == [b"-m", b"official_trainer", b"sweep", b"digits_mlp", b"--space=a b.yaml", b"--join"]
     assert cluster_env({name: os.fsdecode(value) for name, value in environ.items()}) is None  # it trains alone
@@ -119,8 +119,8 @@ def test_each_process_finds_its_place(stand_ins, tmp_path):
     options = ("--container-image=nvcr.io#nvidia/tf:24.01", "--comment=$(touch oops)'\"")
     environ = FrozenDict({"A": "b"})
     profile = SlurmProfile(workers=2, ps=1, evaluator=True, python=stand_ins.python, environ=environ, srun=options)
-    code, said = stand_ins.run(script(profile, ["--experiment=x"]), tmp_path, TF_CONFIG="x")
-    assert code == 0, said
+    code, printed = stand_ins.run(script(profile, ["--experiment=x"]), tmp_path, TF_CONFIG="x")
+    assert code == 0, printed
     names = ["chief.0", "worker.0", "worker.1", "ps.0", "evaluator.0"]
     assert sorted(path.name for path in stand_ins.notes.iterdir()) == sorted(names)
     for name in names:
@@ -144,8 +144,8 @@ def test_servers_end_after_their_chief_and_an_evaluator_after_a_failure(stand_in
     profile = SlurmProfile(workers=1, ps=1, evaluator=True, max_restarts=0, python=stand_ins.python)
     serving = dict.fromkeys(("worker.0", "ps.0"), "serves")
     assert stand_ins.run(script(profile), tmp_path, codes=serving)[0] == 0
-    code, said = stand_ins.run(script(profile), tmp_path, codes={**serving, "evaluator.0": "serves", "chief.0": 4})
-    assert code == 4, said
+    code, printed = stand_ins.run(script(profile), tmp_path, codes={**serving, "evaluator.0": "serves", "chief.0": 4})
+    assert code == 4, printed
 
 
 WORDS = st.one_of(
@@ -181,8 +181,8 @@ def test_no_word_is_read_by_a_shell(tmp_path_factory, words, value, setup, place
     )
     text = script(profile, words, cwd=str(cwd))
     assert len(header(text)) == text.count("\n#SBATCH --", 0, text.index("\nrestart="))
-    code, said = stand_ins.run(text, cwd, HOME="/home")
-    assert code == 0, said
+    code, printed = stand_ins.run(text, cwd, HOME="/home")
+    assert code == 0, printed
     argv, environ, where = stand_ins.noted("worker.0")
     expected = ["-m", "official_trainer", "train", *words, "--mode=train"]
     assert argv == [word.encode() for word in expected]
@@ -214,9 +214,9 @@ def test_no_word_is_read_by_a_shell(tmp_path_factory, words, value, setup, place
 def test_how_workers_end_is_how_the_job_ends(stand_ins, tmp_path, codes, restarts, ends, says):
     """N20: the contract of exit codes, as `launch local` has it: what is not to be started again counts first."""
     profile = SlurmProfile(workers=2, max_restarts=2, python=stand_ins.python)
-    code, said = stand_ins.run(script(profile), tmp_path, codes=codes, SLURM_RESTART_COUNT=str(restarts))
-    assert code == ends, said
-    assert says in said
+    code, printed = stand_ins.run(script(profile), tmp_path, codes=codes, SLURM_RESTART_COUNT=str(restarts))
+    assert code == ends, printed
+    assert says in printed
     assert stand_ins.requeued == ("requeue 7" if "back to the queue" in says else "")
     assert not list(tmp_path.glob("state.*"))
 
@@ -235,8 +235,8 @@ def test_how_workers_end_is_how_the_job_ends(stand_ins, tmp_path, codes, restart
 def test_how_a_chief_ends_is_how_the_job_ends(stand_ins, tmp_path, codes, ends):
     """N20: workers and servers count if it has failed, an evaluator if it has not."""
     profile = SlurmProfile(ps=1, evaluator=True, max_restarts=2, python=stand_ins.python)
-    code, said = stand_ins.run(script(profile), tmp_path, codes=codes)
-    assert code == ends, said
+    code, printed = stand_ins.run(script(profile), tmp_path, codes=codes)
+    assert code == ends, printed
     assert bool(stand_ins.requeued) == (ends in (75, 143))
 
 
@@ -249,15 +249,15 @@ def test_nodes_that_start_no_process(stand_ins, tmp_path):
 
 def test_a_preparation_that_fails(stand_ins, tmp_path):
     """Nothing is trained with half of what it needs."""
-    code, said = stand_ins.run(script(SlurmProfile(), cwd="/no/such folder"), tmp_path)
-    assert code == 2 and "/no/such folder" in said
+    code, printed = stand_ins.run(script(SlurmProfile(), cwd="/no/such folder"), tmp_path)
+    assert code == 2 and "/no/such folder" in printed
     profile = SlurmProfile(python=stand_ins.python, setup=(("source", "./none.sh"),))
     code, _ = stand_ins.run(script(profile, cwd=str(tmp_path)), tmp_path)
     assert code == 2 and not list(stand_ins.notes.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"partition": "a b"}, "partition: 'a b' cannot be on a line of #SBATCH"),
         ({"account": "x\n#SBATCH --uid=0"}, "account: 'x\\n#SBATCH --uid=0' cannot be on a line"),
@@ -284,7 +284,7 @@ def test_a_preparation_that_fails(stand_ins, tmp_path):
         ({"node_local": ["/tmp"]}, "--model_dir is /tmp/run, and every node has its own /tmp"),
     ],
 )
-def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, fields, said):
+def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, fields, message):
     """N20: all of it before anything is submitted."""
     copy_workspace(tmp_path, "experiments")
     monkeypatch.chdir(tmp_path)
@@ -292,7 +292,7 @@ def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, f
     words = ["launch", "slurm", "--profile=p.yaml", "--submit", "digits_mlp", "--model_dir=/tmp/run"]
     words += ["task.train_data.global_batch_size=80", "task.validation_data.global_batch_size=80"]
     assert cli.main(words) == 2
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert not Path("launches").exists()
 
 
@@ -301,9 +301,9 @@ def test_a_workspace_that_the_nodes_do_not_see():
     copy = "/tmp/w/launches/digits/code-0123456789ab"
     code = Code(commit="0123456789ab", workspace="/tmp/w", folder=copy)
     changed = dataclasses.replace(job(SlurmProfile(), cwd=copy, model_dir="ram://run"), code=code)
-    in_memory, said = Slurm(SlurmProfile()).problems(changed)
+    in_memory, unshared = Slurm(SlurmProfile()).problems(changed)
     assert in_memory == "--model_dir=ram://run is in the memory of one process; use a directory that all nodes see"
-    assert said.startswith("the workspace is /tmp/w, and every node has its own /tmp; use a directory that all nodes")
+    assert unshared.startswith("the workspace is /tmp/w, and every node has its own /tmp; use a directory that all")
 
 
 def test_a_folder_whose_name_no_file_can_hold(tmp_path, monkeypatch, capfd):
@@ -323,9 +323,9 @@ def test_the_password_of_a_database(tmp_path, monkeypatch, capfd, url):
     monkeypatch.chdir(tmp_path)
     words = ["digits_mlp", "--space=task.model.mlp.dropout=float(0, 0.5)", "--model_dir=/runs/x", f"--storage={url}"]
     assert cli.main(["launch", "slurm", "--", "sweep", *words]) == 2
-    said = capfd.readouterr().err
-    assert "storage: has a password, which files would show; write env:NAME" in said
-    assert "hush" not in said
+    error = capfd.readouterr().err
+    assert "storage: has a password, which files would show; write env:NAME" in error
+    assert "hush" not in error
 
 
 def test_the_commands_of_slurm(monkeypatch):
@@ -335,8 +335,8 @@ def test_the_commands_of_slurm(monkeypatch):
     target = Slurm(profile)
     assert target.render(job(profile)).submit == ("sbatch", "--parsable", "job.sbatch")
     assert "4711" not in script(profile)
-    assert [target.id_of("x-1", said) for said in ("12\n", "12;cluster\n", "welcome\n12\n")] == ["12"] * 3
-    assert [target.id_of("x-1", said) for said in ("", "Submitted batch job 12\n", "12\nbye\n")] == [""] * 3
+    assert [target.id_of("x-1", printed) for printed in ("12\n", "12;cluster\n", "welcome\n12\n")] == ["12"] * 3
+    assert [target.id_of("x-1", printed) for printed in ("", "Submitted batch job 12\n", "12\nbye\n")] == [""] * 3
     commands = target.commands(job(profile), "12", "/folder")
     assert commands.status[:3] == ("squeue", "--states=all", "--jobs=12")
     assert commands.logs == ("tail", "--lines=+1", "/folder/slurm.out")

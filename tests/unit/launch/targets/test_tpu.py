@@ -31,7 +31,7 @@ def problems(text, *words, **changes):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("source: ./code", "'./code' is no code that a machine can get; use gs://….tar.gz, of the folder that holds"),
         ("setup: [[]]", "a command is empty; each is a list of words, such as [module, load, cuda]"),
@@ -44,14 +44,14 @@ def problems(text, *words, **changes):
         ("accelerator_type: v5e-16", "'v5e-16' is called v5litepod-16 by Google; use that"),
     ],
 )
-def test_profiles_of_slices_that_are_refused(text, said):
+def test_profiles_of_slices_that_are_refused(text, message):
     """N20: before Google's API would, and with the place."""
-    with pytest.raises(ConfigError, match=re.escape(said)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         profile(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "changes", "said"),
+    ("text", "changes", "message"),
     [
         ("{}", {}, "project: is required, such as my-project\nzone: is required, such as us-central2-b\naccelerator"),
         (f"{TPU}workers: 2", {}, "workers=2: one process drives a whole slice; leave workers at 1, and use a larger"),
@@ -62,10 +62,10 @@ def test_profiles_of_slices_that_are_refused(text, said):
         (TPU, {"strategy": "tpu"}, ""),
     ],
 )
-def test_jobs_that_a_slice_cannot_run(text, changes, said):
+def test_jobs_that_a_slice_cannot_run(text, changes, message):
     """N20: all of it at once, each with its fix."""
-    found = problems(text, **changes)
-    assert said in found and bool(said) == bool(found)
+    shown = problems(text, **changes)
+    assert message in shown and bool(message) == bool(shown)
 
 
 def test_what_a_slice_does_not_have():
@@ -73,8 +73,8 @@ def test_what_a_slice_does_not_have():
     words = ["--config_file=/home/me/a.yaml", "--config_file=configs/b.yaml", "--config_file=gs://b/d.yaml"]
     assert problems(TPU, *words).startswith("--config_file=/home/me/a.yaml is a file of this machine; use a path rel")
     job = spec.with_data_service(job_for(profile(TPU)), [12000, 12001], "/journal")
-    said = "\n".join(CloudTpu(profile(TPU)).problems(job))
-    assert "dispatcher: " in said and "data_worker: " in said
+    message = "\n".join(CloudTpu(profile(TPU)).problems(job))
+    assert "dispatcher: " in message and "data_worker: " in message
 
 
 @pytest.mark.parametrize(

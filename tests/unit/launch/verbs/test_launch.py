@@ -31,7 +31,7 @@ def refused(capsys, *words):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["lcal", "digits_cnn"], "error: launch TARGET: expected one of local, kubernetes, "),
         (["lcal", "digits_cnn"], ", not lcal; did you mean local?\ntry: official-trainer launch local --help\n"),
@@ -80,9 +80,9 @@ def refused(capsys, *words):
         (["local", "--ps=1", "digits_cnn", "runtime.enable_xla=true"], "runtime.enable_xla: is true, but XLA cannot"),
     ],
 )
-def test_what_no_process_would_do_is_refused_once(workspace, capsys, words, said):
+def test_what_no_process_would_do_is_refused_once(workspace, capsys, words, message):
     """By the launcher, before it starts any."""
-    assert said in refused(capsys, *words)
+    assert message in refused(capsys, *words)
 
 
 def test_a_directory_of_another_run_is_refused(workspace, capsys):
@@ -94,11 +94,11 @@ def test_a_directory_of_another_run_is_refused(workspace, capsys):
 def planned(capsys, *words):
     """Returns environment and words of each process, by its name."""
     assert cli.main(["launch", "local", "--dry_run", *words]) == 0
-    found = {}
+    processes = {}
     for name, command in re.findall(r"# (.*?)\n(.*?)\n\n", capsys.readouterr().out, flags=re.DOTALL):
         variable, *argv = shlex.split(command.replace("\\\n", ""))
-        found[name] = ({"TF_CONFIG": variable.removeprefix("TF_CONFIG=")}, argv)
-    return found
+        processes[name] = ({"TF_CONFIG": variable.removeprefix("TF_CONFIG=")}, argv)
+    return processes
 
 
 def test_dry_run_prints_what_can_be_pasted(workspace, capsys):
@@ -141,8 +141,8 @@ def test_every_process_imports_what_the_launcher_imports(workspace, restored, mo
 def test_an_empty_address_of_a_tpu_is_none_for_several_workers(workspace, capsys):
     """T26: by the flag and by the field; a name has no effect, and is refused."""
     assert len(planned(capsys, "--workers=2", "digits_cnn", "--model_dir=run", "--tpu=", "runtime.tpu=''")) == 2
-    said = refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run", "--tpu=x")
-    assert "runtime.tpu: has no effect in the cluster of launch; leave it out" in said
+    message = refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run", "--tpu=x")
+    assert "runtime.tpu: has no effect in the cluster of launch; leave it out" in message
 
 
 def test_one_worker_is_alone(workspace, capsys):
@@ -166,7 +166,7 @@ def test_words_are_those_that_give_the_same_values():
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"),
+    ("outcome", "message"),
     [
         (Outcome(code=0), ""),
         (Outcome(code=75, note="the starter is gone"), "error: the starter is gone\n"),
@@ -180,9 +180,9 @@ def test_words_are_those_that_give_the_same_values():
         ),
     ],
 )
-def test_what_is_said_at_the_end(outcome, said, capsys):
+def test_what_is_said_at_the_end(outcome, message, capsys):
     verb.report(outcome)
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
 def test_labels_have_colours_on_a_terminal_only(monkeypatch):

@@ -60,11 +60,11 @@ def test_it_fits_the_terminal_and_names_what_it_left_out(seeds, capsys, monkeypa
     for columns in (80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
         text = shown(capsys, "runs")
-        head, said = " ".join(rows(text)[0]), " ".join(text.partition("\n\n")[2].split())
+        head, below = " ".join(rows(text)[0]), " ".join(text.partition("\n\n")[2].split())
         assert max(map(len, text.splitlines())) <= columns
         for title in ("learning_rate", "seed", "took", "examples_per_second"):
-            assert (title in head) != (title in said), title
-        assert ("no room for took, examples_per_second: a wider terminal" in said) == (columns < 120)
+            assert (title in head) != (title in below), title
+        assert ("no room for took, examples_per_second: a wider terminal" in below) == (columns < 120)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_orders(seeds, capsys):
         "runtime.seed": ("r0.001-0", "r0.01-2"),
         "-sgd.epsilon": ("sgd", "r0.01-2"),
     }.items():
-        found = names(shown(capsys, "runs", f"--sort={order}", "--fields=seed"))
-        assert (found[0], found[-1]) == ends, order
+        order_of_names = names(shown(capsys, "runs", f"--sort={order}", "--fields=seed"))
+        assert (order_of_names[0], order_of_names[-1]) == ends, order
 
 
 def test_metrics_at_their_best_at_the_end_and_at_a_step(seeds, capsys, monkeypatch):
@@ -109,11 +109,11 @@ def test_metrics_at_their_best_at_the_end_and_at_a_step(seeds, capsys, monkeypat
 def test_groups_have_means_and_deviations_over_seeds(seeds, capsys):
     """N22: with the number of runs, and of those that have the number where some lack it."""
     text = shown(capsys, "runs", "--group=learning_rate", "--metrics=accuracy:20,accuracy:40")
-    head, *found = rows(text)
+    head, *groups = rows(text)
     assert head == ["learning_rate", "accuracy:20", "accuracy:40", "runs", "status"]
     mean = sum(kinds.accuracy(seed, 20) for seed in (10, 11, 12)) / 3
-    assert found[0][0::3] == ["0.01", "3"] and found[0][1] == f"{mean:.4g} ± 0.001"
-    assert found[1][2].endswith("± 0.001 (n=3)") and found[1][3:5] == ["4", "3 done, 1 failed"]
+    assert groups[0][0::3] == ["0.01", "3"] and groups[0][1] == f"{mean:.4g} ± 0.001"
+    assert groups[1][2].endswith("± 0.001 (n=3)") and groups[1][3:5] == ["4", "3 done, 1 failed"]
     alone = rows(
         shown(capsys, "runs", "--group=optimizer.type,experiment", "--metrics=accuracy:20", "--sort=accuracy:20")
     )
@@ -122,10 +122,10 @@ def test_groups_have_means_and_deviations_over_seeds(seeds, capsys):
 
 def test_files_have_all_digits(seeds, capsys):
     """N22: CSV and JSON for a program, where a mean has three columns; Markdown for people."""
-    found = list(csv.DictReader(io.StringIO(shown(capsys, "runs", "--format=csv"))))
-    assert len(found) == 7
-    assert float(found[0]["accuracy"]) == kinds.accuracy(12, 40)
-    assert found[-1]["notes"] == "exit code 1; error: ValueError: no"
+    rows_of_file = list(csv.DictReader(io.StringIO(shown(capsys, "runs", "--format=csv"))))
+    assert len(rows_of_file) == 7
+    assert float(rows_of_file[0]["accuracy"]) == kinds.accuracy(12, 40)
+    assert rows_of_file[-1]["notes"] == "exit code 1; error: ValueError: no"
     grouped = list(csv.DictReader(io.StringIO(shown(capsys, "runs", "--group=learning_rate", "--format=csv"))))
     assert {row["learning_rate"]: row["accuracy count"] for row in grouped} == {"0.01": "3", "0.001": "4"}
     assert all(float(row["accuracy std"]) > 0 for row in grouped)
@@ -262,5 +262,5 @@ def test_errors(seeds, tmp_path, capsys, words, message):
     """N7: the place, what is allowed and the nearest name."""
     (tmp_path / "none").mkdir()
     assert cli.main(["compare", *words]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert re.search(message.replace("?", r"\?"), said), said
+    error = " ".join(capsys.readouterr().err.split())
+    assert re.search(message.replace("?", r"\?"), error), error
