@@ -24,25 +24,25 @@ def test_features_are_found_by_name_by_key_or_in_order():
     ids = np.zeros([2], "int64")
     by_name, by_key = {"left": LEFT, "right": RIGHT, "id": ids}, {"a": LEFT, "b": RIGHT, "id": ids}
     for features in (by_name, by_key, {"x": LEFT, "y": RIGHT}, (LEFT, RIGHT)):
-        found = samples.arrays(pair(), tf.nest.map_structure(tf.constant, features))
-        assert {name: value.shape for name, value in found.items()} == {"left": (2, 4), "right": (2, 3)}
+        arrays = samples.arrays(pair(), tf.nest.map_structure(tf.constant, features))
+        assert {name: value.shape for name, value in arrays.items()} == {"left": (2, 4), "right": (2, 3)}
 
 
 @pytest.mark.parametrize("of", [keras, keras3], ids=["tf_keras", "keras3"])
 def test_features_have_the_type_and_the_rank_that_keras_gives_them(of):
     """N46: it trains with float64, with whole numbers, without and with a last dimension of 1, and says nothing."""
-    for one in (np.arange(2), np.arange(2.0), np.arange(2)[:, None], np.arange(2)[:, None, None]):
-        features = {"a": tf.constant(one), "b": tf.constant(RIGHT.astype("float64"))}
-        found = samples.arrays(pair(of, size=1), features)
-        assert {(value.dtype.name, value.shape) for value in found.values()} == {
+    for left in (np.arange(2), np.arange(2.0), np.arange(2)[:, None], np.arange(2)[:, None, None]):
+        features = {"a": tf.constant(left), "b": tf.constant(RIGHT.astype("float64"))}
+        arrays = samples.arrays(pair(of, size=1), features)
+        assert {(value.dtype.name, value.shape) for value in arrays.values()} == {
             ("float32", (2, 1)),
             ("float32", (2, 3)),
         }
-        assert found["left"].ravel().tolist() == [0, 1]
+        assert arrays["left"].ravel().tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (
             lambda: (LEFT[:, :2], RIGHT),
@@ -54,11 +54,11 @@ def test_features_have_the_type_and_the_rank_that_keras_gives_them(of):
         (lambda: tf.zeros([2, 4], tf.bfloat16), "features are bfloat16, .*; read them as float32, by task.validation"),
     ],
 )
-def test_features_that_no_file_takes_are_refused(make, said):
+def test_features_that_no_file_takes_are_refused(make, message):
     """N46: before anything is converted, with no value of the batch."""
     features = make()
     features = tuple(map(tf.constant, features)) if isinstance(features, tuple) else features
-    with pytest.raises(FormatError, match=said):
+    with pytest.raises(FormatError, match=message):
         samples.named(pair(), features)
 
 

@@ -156,14 +156,14 @@ def test_several_may_share_a_directory(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "error", "said"),
+    ("first", "second", "error", "message"),
     [
         ("{step}", "5", CheckpointError, r"5 belongs to '\{step\}', not to '5'; give one of them another"),
         ("{step}", "{step}", ArgumentError, r"two have filepath='.*/\{step\}'; give one of them another"),
     ],
 )
-def test_one_name_of_two_is_refused(tmp_path, first, second, error, said):
-    with pytest.raises(error, match=said):
+def test_one_name_of_two_is_refused(tmp_path, first, second, error, message):
+    with pytest.raises(error, match=message):
         fit(lightly(Program(light())), *(ProgramCheckpoint(f"{tmp_path}/{name}") for name in (first, second)))
 
 
@@ -246,9 +246,9 @@ def test_it_tells_what_it_does(tmp_path, capsys):
     program, following = scripted([0.5, 0.4], direction="max")
     callback = ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True, verbose=1)
     fit_validated(program, callback, following, epochs=2)
-    said = capsys.readouterr().out
-    assert f"Epoch 1, step 5: val_score is 0.50000, saving to {tmp_path}/best" in said
-    assert "Epoch 2, step 10: val_score is 0.40000, not saved: not among those to keep" in said
+    printed = capsys.readouterr().out
+    assert f"Epoch 1, step 5: val_score is 0.50000, saving to {tmp_path}/best" in printed
+    assert "Epoch 2, step 10: val_score is 0.40000, not saved: not among those to keep" in printed
 
 
 # Reading back.
@@ -257,15 +257,15 @@ def test_it_tells_what_it_does(tmp_path, capsys):
 def test_a_whole_program_goes_on(tmp_path):
     """C5: with its optimizer and its step, and as if it had never been away."""
     template = tmp_path / "{epoch:02d}-{loss:.2f}"
-    whole = compiled(Program(build()))
-    fit(whole, ProgramCheckpoint(template), epochs=2)
-    fit(whole, epochs=4, initial_epoch=2)
+    unbroken = compiled(Program(build()))
+    fit(unbroken, ProgramCheckpoint(template), epochs=2)
+    fit(unbroken, epochs=4, initial_epoch=2)
     program = compiled(Program(build(seed=7)))
     program.load(template)  # the newest of the template's
     assert fit(program, epochs=4, initial_epoch=2).epoch == [2, 3]
     assert program.model.optimizer.iterations == 4 * STEPS
-    found, expected = program.model.get_weights(), whole.model.get_weights()
-    assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+    weights, expected = program.model.get_weights(), unbroken.model.get_weights()
+    assert all((a == b).all() for a, b in zip(weights, expected, strict=True))
 
 
 @pytest.mark.full
@@ -285,8 +285,8 @@ def test_a_run_directory_says_itself_where_training_stands(tmp_path):
     unbroken = lightly(Program(light(seed=7)))
     unbroken.load_weights(tmp_path / "2")
     fit(unbroken, epochs=2)
-    found, expected = program.model.get_weights(), unbroken.model.get_weights()
-    assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+    weights, expected = program.model.get_weights(), unbroken.model.get_weights()
+    assert all((a == b).all() for a, b in zip(weights, expected, strict=True))
 
 
 @pytest.mark.parametrize("save_weights_only", cases([True, False], True))
@@ -341,30 +341,30 @@ def test_what_cannot_be_loaded_changes_nothing(tmp_path):
     assert all((a == b).all() for a, b in zip(program.model.get_weights(), before, strict=True))
 
 
-def saved_by_keras(model, folder, kind):
+def saved_by_keras(model, folder, saved_as):
     """Saves as Keras does, and returns what `load_weights` takes."""
-    path = f"{folder}/{kind}"
-    if kind in ("whole.keras", "whole.h5", "saved_model"):
+    path = f"{folder}/{saved_as}"
+    if saved_as in ("whole.keras", "whole.h5", "saved_model"):
         model.save(path)
-    elif kind == "checkpoints":
+    elif saved_as == "checkpoints":
         tf.train.CheckpointManager(tf.train.Checkpoint(model=model), path, max_to_keep=2).save(7)
     else:
-        model.save_weights(path, save_format="h5" if kind == "hdf5" else None)
+        model.save_weights(path, save_format="h5" if saved_as == "hdf5" else None)
     return path
 
 
 @pytest.mark.parametrize(
-    "kind",
+    "saved_as",
     cases(
         ["whole.keras", "whole.h5", "saved_model", "some.weights.h5", "weights", "hdf5", "checkpoints"],
         *("whole.keras", "whole.h5", "weights", "hdf5", "checkpoints"),
     ),
 )
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-def test_weights_that_keras_has_saved_are_read(tmp_path, kind):
+def test_weights_that_keras_has_saved_are_read(tmp_path, saved_as):
     """K9: files, a SavedModel, TensorFlow's own checkpoints; of another model nothing is assigned."""
     theirs = compiled(build(1))
-    path = saved_by_keras(theirs, tmp_path, kind)
+    path = saved_by_keras(theirs, tmp_path, saved_as)
     ours, other = Program(build(2)), Program(light(3))
     ours.load_weights(path)
     assert all(map(np.array_equal, ours.model.get_weights(), theirs.get_weights()))
@@ -374,10 +374,10 @@ def test_weights_that_keras_has_saved_are_read(tmp_path, kind):
     assert all(map(np.array_equal, other.model.get_weights(), before))
 
 
-@pytest.mark.parametrize(("kind", "rate"), [("weights", 0.001), ("some.weights.h5", 0.5)])
-def test_the_optimizer_in_what_keras_has_saved_is_restored_as_keras_does(tmp_path, kind, rate):
+@pytest.mark.parametrize(("saved_as", "rate"), [("weights", 0.001), ("some.weights.h5", 0.5)])
+def test_the_optimizer_in_what_keras_has_saved_is_restored_as_keras_does(tmp_path, saved_as, rate):
     """K9: TensorFlow's formats have it, HDF5 has not."""
-    path = saved_by_keras(compiled(light(1)), tmp_path, kind)
+    path = saved_by_keras(compiled(light(1)), tmp_path, saved_as)
     for owner in (light(3), Program(light(3))):
         compiled(owner, optimizer=keras.optimizers.SGD(0.5)).load_weights(path)
         assert float(owner.optimizer.learning_rate) == pytest.approx(rate)

@@ -74,8 +74,8 @@ def test_hooks_are_called_by_priority_and_then_in_the_order_they_were_added():
     loop.on_step("early", -1, noting("early"))
     loop.on_start("note", 0, noting("start"))
     loop.run_steps(endless(), 2)
-    each = ["early", "first", "second", "late"]
-    assert calls == [("start", 0), *((w, 1) for w in each), *((w, 2) for w in each), ("end", 2)]
+    names = ["early", "first", "second", "late"]
+    assert calls == [("start", 0), *((w, 1) for w in names), *((w, 2) for w in names), ("end", 2)]
 
 
 def test_a_hook_gets_the_dataset_at_the_start_and_then_the_metrics():
@@ -89,8 +89,8 @@ def test_a_hook_gets_the_dataset_at_the_start_and_then_the_metrics():
     assert seen["start"][1] is endless()
     assert seen["end"] == returned == seen["steps"][-1]
     assert set(returned) == {"training_loss", "accuracy", "batch_loss", "smoothed_loss", "learning_rate"}
-    losses = [each["batch_loss"] for each in seen["steps"]]
-    assert [each["training_loss"] for each in seen["steps"]] == pytest.approx(
+    losses = [metrics["batch_loss"] for metrics in seen["steps"]]
+    assert [metrics["training_loss"] for metrics in seen["steps"]] == pytest.approx(
         [np.mean(losses[: i + 1]) for i in range(3)]
     )
     assert all(type(value) is float for value in returned.values())
@@ -254,9 +254,9 @@ def test_a_loop_computes_what_the_trainer_does(strategy):
     loop.run_steps(endless(), 2)
     loop.run_steps(endless(), 4)
     assert_bitwise_equal(weights(loop.trainer), weights(expected))
-    own = loop_of(strategy=strategy)
-    own.run_steps(None, 6)
-    assert_bitwise_equal(weights(own.trainer), weights(expected))
+    loop = loop_of(strategy=strategy)
+    loop.run_steps(None, 6)
+    assert_bitwise_equal(weights(loop.trainer), weights(expected))
 
 
 @pytest.mark.parametrize("enable_xla", cases([False, True], False))
@@ -436,22 +436,22 @@ def in_directory(model_dir, *, dies_at=None, **options):
 @pytest.mark.parametrize(("strategy", "dies_at"), cases([(s, n) for s in STRATEGIES for n in (4, 7, 10)], ("off", 7)))
 def test_a_program_that_is_started_again_continues_with_the_same_bits(tmp_path, strategy, dies_at):
     """G17, N1: weights, the position in the dataset, the state of hooks; the checkpoint is that of step 5."""
-    whole, expected = in_directory(tmp_path / "whole", strategy=strategy)
-    metrics = whole.run_to_global_step(endless(), 12)
+    unbroken, expected = in_directory(tmp_path / "whole", strategy=strategy)
+    metrics = unbroken.run_to_global_step(endless(), 12)
     broken, _ = in_directory(tmp_path / "broken", strategy=strategy, dies_at=dies_at)
     with pytest.raises(ActionError, match="'die'"):
         broken.run_to_global_step(endless(), 12)
-    again, found = in_directory(tmp_path / "broken", strategy=strategy)
+    again, total = in_directory(tmp_path / "broken", strategy=strategy)
     assert again.run_to_global_step(endless(), 12) == metrics
-    assert found.total == expected.total
+    assert total.total == expected.total
     assert again.state.start_step == (dies_at - 1) // 5 * 5
-    assert_bitwise_equal(weights(again.trainer), weights(whole.trainer))
+    assert_bitwise_equal(weights(again.trainer), weights(unbroken.trainer))
 
 
 def test_a_signal_saves_and_the_program_goes_on_when_it_is_started_again(tmp_path):
     """G17, N5: with a run directory; the error has the exit code of a run that was stopped."""
-    whole, expected = in_directory(tmp_path / "whole")
-    whole.run_to_global_step(endless(), 9)
+    unbroken, expected = in_directory(tmp_path / "whole")
+    unbroken.run_to_global_step(endless(), 9)
     stopped, _ = in_directory(tmp_path / "stopped")
     stopped.on_step("kill", 0, lambda loop, _: os.kill(os.getpid(), signal.SIGTERM) if loop.state.step == 3 else None)
     with pytest.raises(PreemptedError, match=r"at step [34], which is saved; the same command continues") as caught:
@@ -460,7 +460,7 @@ def test_a_signal_saves_and_the_program_goes_on_when_it_is_started_again(tmp_pat
     again, total = in_directory(tmp_path / "stopped")
     again.run_to_global_step(endless(), 9)
     assert (again.state.start_step, total.total) == (stopped.state.step, expected.total)
-    assert_bitwise_equal(weights(again.trainer), weights(whole.trainer))
+    assert_bitwise_equal(weights(again.trainer), weights(unbroken.trainer))
 
 
 def test_a_run_directory_has_what_a_run_leaves(tmp_path):

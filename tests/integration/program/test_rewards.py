@@ -51,8 +51,8 @@ def rewarded(model, **settings):
     return program
 
 
-def assert_alike(found, expected):
-    for value, other in zip(found.get_weights(), expected.get_weights(), strict=True):
+def assert_alike(program, expected):
+    for value, other in zip(program.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
 
 
@@ -70,11 +70,11 @@ def test_a_reward_trains_as_a_loss_of_the_other_sign(keras, name):
     by_loss, by_reward = Program(build(keras)), rewarded(build(keras))
     by_loss.compile("sgd", loss="mse")
     expected = by_loss.fit(X, Y, **arguments).history
-    found = by_reward.fit(X, Y, **arguments).history
+    history = by_reward.fit(X, Y, **arguments).history
     assert_alike(by_reward.model, by_loss.model)
     for key, values in expected.items():
-        assert found[key] == pytest.approx(values, rel=1e-5), key
-    assert set(found) == set(expected) | {key.replace("loss", "reward") for key in expected}
+        assert history[key] == pytest.approx(values, rel=1e-5), key
+    assert set(history) == set(expected) | {key.replace("loss", "reward") for key in expected}
 
 
 def test_a_sequential_model_has_rewards_before_its_first_call(keras):
@@ -87,18 +87,18 @@ def test_a_sequential_model_has_rewards_before_its_first_call(keras):
 def test_a_loss_and_a_reward_are_trained_together(keras):
     """K1, K3: `loss` is what is minimised: the loss minus the weighted reward."""
     program = rewarded(build(keras), loss="mae", reward_weights=0.5, metrics=["mse"])
-    found = program.evaluate(X, Y, verbose=0, return_dict=True)
+    logs = program.evaluate(X, Y, verbose=0, return_dict=True)
     outputs = np.asarray(program.model(X))
     reward = -np.mean((outputs - Y) ** 2)
-    assert found["reward"] == pytest.approx(reward, rel=1e-5)
+    assert logs["reward"] == pytest.approx(reward, rel=1e-5)
     penalty = sum(float(loss) for loss in program.model.losses)
-    assert found["loss"] == pytest.approx(np.mean(abs(outputs - Y)) + penalty - 0.5 * reward, rel=1e-5)
-    assert program.test_on_batch(X, Y, return_dict=True) == pytest.approx(found, rel=1e-5)
+    assert logs["loss"] == pytest.approx(np.mean(abs(outputs - Y)) + penalty - 0.5 * reward, rel=1e-5)
+    assert program.test_on_batch(X, Y, return_dict=True) == pytest.approx(logs, rel=1e-5)
     assert float(program.compute_reward(X, Y, outputs)) == pytest.approx(0.5 * reward, rel=1e-5)
-    assert float(program.compute_loss(X, Y, outputs)) == pytest.approx(found["loss"], rel=1e-5)
-    assert program.train_on_batch(X, Y, return_dict=True) == pytest.approx(found, rel=1e-5)
-    assert program.test_on_batch(X, Y, return_dict=True)["loss"] < found["loss"]
-    measured = {metric.name: metric for each in program.metrics for metric in metrics.inner_metrics(each)}
+    assert float(program.compute_loss(X, Y, outputs)) == pytest.approx(logs["loss"], rel=1e-5)
+    assert program.train_on_batch(X, Y, return_dict=True) == pytest.approx(logs, rel=1e-5)
+    assert program.test_on_batch(X, Y, return_dict=True)["loss"] < logs["loss"]
+    measured = {inner.name: inner for metric in program.metrics for inner in metrics.inner_metrics(metric)}
     assert metrics.direction_of(None, [measured["reward"]], "reward", "reward") == "max"
 
 
@@ -117,13 +117,13 @@ def test_rewards_of_several_outputs(keras, name, as_dict):
     given, left, right = OF_OUTPUTS[name]
     targets = {"left": Y, "right": 2 * Y} if as_dict else [Y, 2 * Y]
     program, by_loss = rewarded(two(keras, as_dict), reward_weights=given), Program(two(keras, as_dict))
-    found = program.fit(X, targets, batch_size=EXAMPLES, verbose=0).history
-    assert set(found) == {"loss", "left_reward", "right_reward"}
-    assert found["right_reward"] == pytest.approx([-np.mean((np.asarray(two(keras)(X)[1]) - 2 * Y) ** 2)], rel=1e-5)
+    history = program.fit(X, targets, batch_size=EXAMPLES, verbose=0).history
+    assert set(history) == {"loss", "left_reward", "right_reward"}
+    assert history["right_reward"] == pytest.approx([-np.mean((np.asarray(two(keras)(X)[1]) - 2 * Y) ** 2)], rel=1e-5)
     losses = {"left": "mse", "right": "mse"} if as_dict else ["mse", "mse"]
     by_loss.compile("sgd", losses, loss_weights={"left": left, "right": right} if as_dict else [left, right])
     expected = by_loss.fit(X, targets, batch_size=EXAMPLES, verbose=0).history
-    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert history["loss"] == pytest.approx(expected["loss"], rel=1e-5)
     assert_alike(program.model, by_loss.model)
 
 
@@ -131,11 +131,11 @@ def test_rewards_of_several_outputs(keras, name, as_dict):
 def test_an_output_may_have_a_loss_and_another_a_reward(keras, reward):
     """K1"""
     program = rewarded(two(keras), reward=reward, loss={"left": "mae"} if keras is keras2 else ["mae", None])
-    found = program.evaluate(X, [Y, Y], verbose=0, return_dict=True)
-    assert "left_reward" not in found
+    logs = program.evaluate(X, [Y, Y], verbose=0, return_dict=True)
+    assert "left_reward" not in logs
     outputs = program.model(X)
-    expected = np.mean(abs(np.asarray(outputs[0]) - Y)) - found["right_reward"]
-    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+    expected = np.mean(abs(np.asarray(outputs[0]) - Y)) - logs["right_reward"]
+    assert logs["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("run_eagerly", cases([False, True], False))
@@ -145,10 +145,10 @@ def test_a_crossentropy_of_probabilities_is_a_reward(keras, run_eagerly):
     crossentropy = keras.losses.sparse_categorical_crossentropy
     expected = build(keras, 2, "softmax")
     expected.compile("sgd", crossentropy, run_eagerly=run_eagerly)
-    found = rewarded(build(keras, 2, "softmax"), reward=lambda y, q: -crossentropy(y, q), run_eagerly=run_eagerly)
-    for each in (expected, found):
-        each.train_on_batch(X, classes)
-    assert_alike(found.model, expected)
+    by_reward = rewarded(build(keras, 2, "softmax"), reward=lambda y, q: -crossentropy(y, q), run_eagerly=run_eagerly)
+    for program in (expected, by_reward):
+        program.train_on_batch(X, classes)
+    assert_alike(by_reward.model, expected)
 
 
 def test_a_reward_beside_a_loss_of_the_model_itself(keras):
@@ -162,8 +162,8 @@ def test_a_reward_beside_a_loss_of_the_model_itself(keras):
     program, plain = rewarded(OwnLoss(model.inputs, model.outputs)), build(keras)
     plain.compile("sgd", "mse", loss_weights=4.0)
     plain.layers[-1].kernel_regularizer = None
-    for each in (program, plain):
-        each.train_on_batch(X, Y)
+    for trained in (program, plain):
+        trained.train_on_batch(X, Y)
     tolerance = {"rtol": 1e-2, "atol": 1e-2}  # the penalty is not part of the model's own loss
     for value, other in zip(program.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(value, other, **tolerance)
@@ -181,9 +181,9 @@ def test_what_was_compiled_can_be_compiled_again(keras, tmp_path, name):
     else:
         program.save(tmp_path / name)
         again = load_program(tmp_path / name)
-    found = again.evaluate(X, Y, verbose=0, return_dict=True)
-    assert found == pytest.approx(program.evaluate(X, Y, verbose=0, return_dict=True), rel=1e-6)
-    assert {"loss", "reward"} <= set(found)
+    logs = again.evaluate(X, Y, verbose=0, return_dict=True)
+    assert logs == pytest.approx(program.evaluate(X, Y, verbose=0, return_dict=True), rel=1e-6)
+    assert {"loss", "reward"} <= set(logs)
 
 
 def test_a_reward_that_is_not_registered_is_given(keras, tmp_path):
@@ -237,8 +237,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_what_does_not_fit_the_model_is_refused(keras, name):
     """K1: in `compile`."""
-    settings, said = REFUSED[name]
-    with pytest.raises(ArgumentError, match=said):
+    settings, message = REFUSED[name]
+    with pytest.raises(ArgumentError, match=message):
         rewarded(two(keras), **settings)
 
 

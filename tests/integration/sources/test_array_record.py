@@ -41,8 +41,8 @@ def test_examples_of_tensorflow_are_parsed(tmp_path):
 
     source = ArrayRecordConfig(files=str(tmp_path / "part-0"))
     params = DataConfig(source=source, global_batch_size=3, is_training=False)
-    found = [batch["id"].tolist() for batch in inputs.from_tfrecords(params, parse_fn=parse).as_numpy_iterator()]
-    assert found == [[0, 1, 2], [3, 4]]
+    batches = [batch["id"].tolist() for batch in inputs.from_tfrecords(params, parse_fn=parse).as_numpy_iterator()]
+    assert batches == [[0, 1, 2], [3, 4]]
 
 
 def test_an_empty_file_has_no_record(tmp_path):
@@ -63,23 +63,23 @@ def flipped(path, at):
 
 def chunks(path):
     """Where each chunk of a file begins, by its headers: of the signature, the records, the end."""
-    content, at, found = path.read_bytes(), 64, []
+    content, at, offsets = path.read_bytes(), 64, []
     while at < len(content) and any(content[at : at + CHUNK_HEADER]):
-        found.append(at)
+        offsets.append(at)
         at += CHUNK_HEADER + int.from_bytes(content[at + 8 : at + 16], "little")
-    return found
+    return offsets
 
 
-@pytest.mark.parametrize("kind", ["header", "data"])
-def test_a_damaged_chunk_names_the_record(tmp_path, kind):
+@pytest.mark.parametrize("damaged", ["header", "data"])
+def test_a_damaged_chunk_names_the_record(tmp_path, damaged):
     """N45: a chunk is a record; the other records can be read."""
     (path,) = write_array_records(tmp_path, COUNT, files=1, options="group_size:1,uncompressed")
     start = chunks(path)[AT]
-    flipped(path, start + (3 if kind == "header" else CHUNK_HEADER + 2))
+    flipped(path, start + (3 if damaged == "header" else CHUNK_HEADER + 2))
     source = build(tmp_path)
     with pytest.raises(inputs.DataError, match=f"{path}: record {AT}: Corrupted Riegeli/records file") as caught:
         source.take(range(COUNT))
-    assert ("chunk header hash" if kind == "header" else "chunk data hash") in str(caught.value)
+    assert ("chunk header hash" if damaged == "header" else "chunk data hash") in str(caught.value)
     for number in {*range(COUNT)} - {AT}:
         assert source[number] == record_of(number)
 

@@ -34,8 +34,8 @@ def test_values_places_and_pickling(tmp_path):
     """N41: in any order, over files; a quoted text may hold a line end."""
     source = tables.csv(tmp_path, 60).build()
     order = np.random.RandomState(0).permutation(60).tolist()
-    for each in (source, pickle.loads(pickle.dumps(source))):
-        batch = each.take(order)
+    for rows in (source, pickle.loads(pickle.dumps(source))):
+        batch = rows.take(order)
         assert batch["id"].tolist() == order and batch["x"].dtype == np.float32
         assert batch["text"].tolist() == [f"row\n{number}".encode() for number in order]
     assert source.where(2) == f"{tmp_path}/part-0.csv, row 4"
@@ -45,15 +45,15 @@ def test_values_places_and_pickling(tmp_path):
 def test_types_are_found_or_given(tmp_path):
     """N41"""
     text = "a,b,c,d,e\n1,1.5,true,x,7\n2,NaN,false,,8\n"
-    found = build(written(tmp_path / "a.csv", text), column_types={"e": "uint8"}).take([1, 0])
-    assert {name: str(value.dtype) for name, value in found.items()} == {
+    batch = build(written(tmp_path / "a.csv", text), column_types={"e": "uint8"}).take([1, 0])
+    assert {name: str(value.dtype) for name, value in batch.items()} == {
         "a": "int64",
         "b": "float64",
         "c": "bool",
         "d": "object",
         "e": "uint8",
     }
-    assert np.isnan(found["b"][0]) and found["d"].tolist() == [b"", b"x"]
+    assert np.isnan(batch["b"][0]) and batch["d"].tolist() == [b"", b"x"]
 
 
 def test_options_of_the_format(tmp_path):
@@ -76,9 +76,9 @@ def test_a_file_is_read_as_it_is_now(tmp_path, monkeypatch):
     """N41: also with the size and the time that it had before, as in containers; nothing of it is kept elsewhere."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = written(tmp_path / "a.csv", "id\n1\n2\n")
-    before, made = build(path), os.stat(path)
+    before, stat = build(path), os.stat(path)
     written(tmp_path / "a.csv", "id\n3\n4\n")
-    os.utime(path, ns=(made.st_atime_ns, made.st_mtime_ns))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert build(path).take([0, 1])["id"].tolist() == [3, 4]
     assert before.take([0, 1])["id"].tolist() == [1, 2] and os.listdir(tmp_path) == ["a.csv"]
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id\n1\n2\n")[:-3])

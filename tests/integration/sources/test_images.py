@@ -70,11 +70,11 @@ def test_named_classes_have_the_labels_of_their_order(tmp_path):
 def test_a_size_is_reached_in_three_ways(tmp_path):
     """N41: an image twice as wide as high becomes a square."""
     save(tmp_path / "a" / "1.png", halves(40, 80))
-    made = {name: build(tmp_path, size=(20, 20), resize=name)[0]["image"] for name in ("stretch", "crop", "pad")}
-    assert all(image.shape == (20, 20, 3) for image in made.values())
-    assert [int(made["stretch"][10, x, 0] > 127) for x in (2, 8, 11, 17)] == [0, 0, 1, 1]
-    assert made["crop"].mean() == pytest.approx(127, abs=3)
-    assert made["pad"][2].max() == 0 and made["pad"][10, 15, 0] == 255 and made["pad"][17].max() == 0
+    images = {name: build(tmp_path, size=(20, 20), resize=name)[0]["image"] for name in ("stretch", "crop", "pad")}
+    assert all(image.shape == (20, 20, 3) for image in images.values())
+    assert [int(images["stretch"][10, x, 0] > 127) for x in (2, 8, 11, 17)] == [0, 0, 1, 1]
+    assert images["crop"].mean() == pytest.approx(127, abs=3)
+    assert images["pad"][2].max() == 0 and images["pad"][10, 15, 0] == 255 and images["pad"][17].max() == 0
     assert build(tmp_path, size=(20, 30))[0]["image"].shape == (20, 30, 3)
 
 
@@ -85,8 +85,9 @@ def test_a_large_jpeg_is_close_to_what_a_whole_decode_gives(tmp_path, resize):
     pixels = np.stack([x * 255 / 800, y * 255 / 600, np.full([600, 800], 90)], axis=-1).astype(np.uint8)
     save(tmp_path / "jpeg" / "a" / "1.jpg", pixels, quality=95)
     save(tmp_path / "png" / "a" / "1.png", pixels)
-    reduced, whole = (build(tmp_path / kind, size=(64, 64), resize=resize)[0]["image"] for kind in ("jpeg", "png"))
-    assert np.abs(reduced.astype(int) - whole.astype(int)).mean() < 2
+    folders = (tmp_path / "jpeg", tmp_path / "png")
+    reduced, decoded = (build(folder, size=(64, 64), resize=resize)[0]["image"] for folder in folders)
+    assert np.abs(reduced.astype(int) - decoded.astype(int)).mean() < 2
 
 
 @pytest.mark.parametrize(("channels", "expected"), [(1, [76]), (3, [255, 0, 0]), (4, [255, 0, 0, 255])])

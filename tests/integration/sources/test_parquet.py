@@ -43,21 +43,21 @@ COLUMNS = {
     "i8": (pa.array(IDS, pa.int8()), "int8", ()),
     "u64": (pa.array(IDS, pa.uint64()), "uint64", ()),
     "f16": (pa.array(np.arange(40, dtype=np.float16)), "float16", ()),
-    "f64": ([each / 3 for each in IDS], "float64", ()),
-    "flag": ([each % 3 == 0 for each in IDS], "bool", ()),
-    "text": ([f"é{each}" for each in IDS], "object", ()),
-    "bytes": ([b"\0%d\0" % each for each in IDS], "object", ()),
+    "f64": ([number / 3 for number in IDS], "float64", ()),
+    "flag": ([number % 3 == 0 for number in IDS], "bool", ()),
+    "text": ([f"é{number}" for number in IDS], "object", ()),
+    "bytes": ([b"\0%d\0" % number for number in IDS], "object", ()),
     "word": (pa.array(["a", "b"] * 20).dictionary_encode(), "object", ()),
-    "list": (pa.array([[each, -each] for each in IDS], pa.list_(pa.int16())), "int16", (2,)),
-    "fixed": (pa.array([[each] * 3 for each in IDS], pa.list_(pa.float32(), 3)), "float32", (3,)),
-    "deep": (pa.array([[[each, 1], [2, 3]] for each in IDS], pa.list_(pa.list_(pa.int32()))), "int32", (2, 2)),
+    "list": (pa.array([[number, -number] for number in IDS], pa.list_(pa.int16())), "int16", (2,)),
+    "fixed": (pa.array([[number] * 3 for number in IDS], pa.list_(pa.float32(), 3)), "float32", (3,)),
+    "deep": (pa.array([[[number, 1], [2, 3]] for number in IDS], pa.list_(pa.list_(pa.int32()))), "int32", (2, 2)),
 }
 
 
 def test_values_keep_their_types(tmp_path):
     """N41: numbers, text, lists, structs, dictionaries; in any order, over row groups, after pickling."""
     data = {name: column for name, (column, *_) in COLUMNS.items()}
-    data["struct"] = pa.array([{"a": each, "b": {"c": [str(each)] * 2}} for each in IDS])
+    data["struct"] = pa.array([{"a": number, "b": {"c": [str(number)] * 2}} for number in IDS])
     source = build(written(tmp_path / "a.parquet", data, row_group_size=7))
     order = np.random.RandomState(0).permutation(40).tolist()
     batch = pickle.loads(pickle.dumps(source)).take(order)
@@ -65,19 +65,20 @@ def test_values_keep_their_types(tmp_path):
     assert {name: (str(value.dtype), value.shape[1:]) for name, value in batch.items()} == {
         name: (dtype, shape) for name, (_, dtype, shape) in COLUMNS.items()
     }
-    assert batch["u64"].tolist() == order and batch["f64"].tolist() == [each / 3 for each in order]
-    assert batch["text"].tolist() == [f"é{each}".encode() for each in order]
-    assert batch["bytes"].tolist() == [b"\0%d\0" % each for each in order]
-    assert batch["deep"][:, 0].tolist() == [[each, 1] for each in order]
-    assert struct["a"].tolist() == order and struct["b"]["c"].tolist() == [[str(each).encode()] * 2 for each in order]
+    assert batch["u64"].tolist() == order and batch["f64"].tolist() == [number / 3 for number in order]
+    assert batch["text"].tolist() == [f"é{number}".encode() for number in order]
+    assert batch["bytes"].tolist() == [b"\0%d\0" % number for number in order]
+    assert batch["deep"][:, 0].tolist() == [[number, 1] for number in order]
+    assert struct["a"].tolist() == order
+    assert struct["b"]["c"].tolist() == [[str(number).encode()] * 2 for number in order]
 
 
 @pytest.fixture
 def decoded(monkeypatch):
     """The row groups that are decoded, as they come."""
-    found, read = [], pq.ParquetFile.read_row_group
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda self, *a, **k: found.append(a) or read(self, *a, **k))
-    return found
+    calls, read = [], pq.ParquetFile.read_row_group
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda self, *a, **k: calls.append(a) or read(self, *a, **k))
+    return calls
 
 
 def test_row_groups_are_shuffled_and_decoded_once(tmp_path, decoded):
@@ -195,8 +196,8 @@ def test_the_fingerprint_is_that_of_the_data(tmp_path):
     (tmp_path / "copy").mkdir()
     assert build(written(tmp_path / "copy" / "a.parquet", {"id": [1, 2]})).fingerprint() == first
     others = [{"id": [1, 3]}, {"id": [1, 2, 3]}, {"ib": [1, 2]}]
-    found = {build(written(tmp_path / "a.parquet", other)).fingerprint() for other in others}
-    assert len(found | {first}) == 4
+    fingerprints = {build(written(tmp_path / "a.parquet", other)).fingerprint() for other in others}
+    assert len(fingerprints | {first}) == 4
 
 
 def test_files_at_a_url_are_read():

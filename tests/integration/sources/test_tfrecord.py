@@ -25,7 +25,7 @@ def build(folder, **fields):
 
 def record_start(number):
     """Where a record of the first of one file begins."""
-    return sum(16 + len(record_of(each)) for each in range(number))
+    return sum(16 + len(record_of(index)) for index in range(number))
 
 
 def parse(record):
@@ -76,9 +76,9 @@ def test_an_index_is_made_once_and_again_when_its_file_changes(tmp_path):
     (path,) = write_tfrecords(tmp_path, COUNT, files=1)
     build(tmp_path)
     index = tmp_path / ".part-0.tfrecord.index"
-    made = index.stat()
+    before = index.stat()
     build(tmp_path)
-    assert index.stat().st_mtime_ns == made.st_mtime_ns and index.stat().st_ino == made.st_ino
+    assert index.stat().st_mtime_ns == before.st_mtime_ns and index.stat().st_ino == before.st_ino
     content = index.read_bytes()
     for damaged in (content[:-3], content[:40], b"", content[:50] + bytes([content[50] ^ 1]) + content[51:]):
         index.write_bytes(damaged)
@@ -145,29 +145,29 @@ AT = 7
 KINDS = {"length": 0, "its checksum": 8, "data": 12, "their checksum": -4}
 
 
-def damage(path, kind):
+def damage(path, damaged):
     """Flips a bit of record AT; returns where it begins."""
     start, size = record_start(AT), 16 + len(record_of(AT))
     content = bytearray(path.read_bytes())
-    content[start + KINDS[kind] % size] ^= 0x40
+    content[start + KINDS[damaged] % size] ^= 0x40
     path.write_bytes(content)
     return start
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damaged", KINDS)
 @pytest.mark.parametrize("is_indexed", [False, True])
-def test_each_kind_of_byte_that_is_damaged_is_named(tmp_path, kind, is_indexed):
+def test_each_kind_of_byte_that_is_damaged_is_named(tmp_path, damaged, is_indexed):
     """N45: file, record and offset; the other records can be read."""
     (path,) = write_tfrecords(tmp_path, COUNT, files=1)
     source = build(tmp_path) if is_indexed else None
-    start = damage(path, kind)
+    start = damage(path, damaged)
     with pytest.raises(inputs.DataError) as caught:
         source = source or build(tmp_path)
         source.take(range(COUNT))
     assert str(caught.value).removeprefix("files: ").startswith(f"{path}: record {AT}, offset {start}: ")
     if source:
-        assert [source[each] for each in range(COUNT) if each != AT] == [
-            record_of(each) for each in range(COUNT) if each != AT
+        assert [source[index] for index in range(COUNT) if index != AT] == [
+            record_of(index) for index in range(COUNT) if index != AT
         ]
 
 
@@ -261,14 +261,14 @@ def test_from_tfrecords_reads_a_source(tmp_path):
     """N41, N42: the examples of each step are those of `from_source` without a parser, from any step on."""
     write_tfrecords(tmp_path, COUNT)
     params = params_for(tmp_path, is_training=True, seed=3)
-    whole = ids(inputs.from_tfrecords(params, parse_fn=parse), 12)
+    batches = ids(inputs.from_tfrecords(params, parse_fn=parse), 12)
     raw = inputs.from_source(params.source, params)
-    assert whole == [
-        [int.from_bytes(each[:8], "little") for each in batch] for batch in raw.take(12).as_numpy_iterator()
+    assert batches == [
+        [int.from_bytes(example[:8], "little") for example in batch] for batch in raw.take(12).as_numpy_iterator()
     ]
-    assert sorted(itertools.chain.from_iterable(whole[:5])) == list(range(COUNT))
+    assert sorted(itertools.chain.from_iterable(batches[:5])) == list(range(COUNT))
     later = inputs.InputContext(start_step=7)
-    assert ids(inputs.from_tfrecords(params, later, parse_fn=parse), 5) == whole[7:]
+    assert ids(inputs.from_tfrecords(params, later, parse_fn=parse), 5) == batches[7:]
     assert later.examples_per_epoch == COUNT and not later.order_depends_on_pipelines
 
 

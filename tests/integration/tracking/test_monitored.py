@@ -64,17 +64,17 @@ def test_every_metric_of_keras_is_known_or_means_nothing_by_itself():
     """C1: the lists of classes leave none out, and have none twice."""
     higher, lower = metrics._BETTER["max"].split(), metrics._BETTER["min"].split()
     assert len({*higher, *lower}) == len(higher) + len(lower)
-    found = {value for value in vars(keras.metrics).values() if isinstance(value, type)}
-    known = {getattr(keras.metrics, name) for name in (*higher, *lower)}
-    unknown = {kind.__name__ for kind in found if not issubclass(kind, tuple(known))}
-    assert unknown == {"Mean", "MeanMetricWrapper", "MeanTensor", "Metric", "Sum"} | {"BaseKDE"} & unknown
+    classes = {value for value in vars(keras.metrics).values() if isinstance(value, type)}
+    declared = {getattr(keras.metrics, name) for name in (*higher, *lower)}
+    undeclared = {cls.__name__ for cls in classes if not issubclass(cls, tuple(declared))}
+    assert undeclared == {"Mean", "MeanMetricWrapper", "MeanTensor", "Metric", "Sum"} | {"BaseKDE"} & undeclared
 
 
-@pytest.mark.parametrize(("said", "direction"), [("up", "max"), ("max", "max"), ("down", "min"), ("min", "min")])
-def test_a_metric_declares_its_direction(said, direction):
+@pytest.mark.parametrize(("declared", "direction"), [("up", "max"), ("max", "max"), ("down", "min"), ("min", "min")])
+def test_a_metric_declares_its_direction(declared, direction):
     """C1: in either spelling; what it declares comes before its class."""
     metric = keras.metrics.SparseCategoricalAccuracy()
-    metric.direction = said
+    metric.direction = declared
     assert direction_of(metric) == direction
 
 

@@ -55,8 +55,8 @@ def test_a_section_says_where_names_are_divided(tmp_path, place, divide_at, fold
     tracker.rewind(5)
     tracker.close()
     root = tmp_path / "validation"
-    found = {str(path.parent.relative_to(root)) for path in root.rglob("*.tfevents.*")}
-    assert found == folders.keys()
+    written = {str(path.parent.relative_to(root)) for path in root.rglob("*.tfevents.*")}
+    assert written == folders.keys()
     for folder, tags in folders.items():
         accumulator = event_accumulator.EventAccumulator(str(root / folder)).Reload()
         assert sorted(accumulator.Tags()["tensors"]) == tags
@@ -92,17 +92,17 @@ def test_splits_have_folders_and_nested_names_are_tags(tmp_path):
     tracker.log("validation", 5, {"validation_loss": 0.25, "dev/validation_loss": 0.125, "dev/hard/acc": 0.5})
     tracker.log("own", 5, {"training_loss": 1.0})
     tracker.close()
-    found = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*.tfevents.*")}
-    assert {folder: tags(tmp_path / folder) for folder in found} == {
+    written = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*.tfevents.*")}
+    assert {folder: tags(tmp_path / folder) for folder in written} == {
         "train": ["batch_loss", "digit/loss", "loss", "time/steps_per_second"],
         "held_out/eval": ["dev/hard/acc", "dev/loss", "loss"],
         "own": ["training_loss"],
     }
     assert points(tmp_path / "train", "loss") == [(5, 0.5)]
     assert points(tmp_path / "held_out/eval", "dev/loss") == [(5, 0.125)]
-    taken = TensorBoardTracker(str(tmp_path / "taken"))
-    taken.log("train", 5, {"training_loss": 0.5, "loss": 2.0})
-    taken.close()
+    tracker = TensorBoardTracker(str(tmp_path / "taken"))
+    tracker.log("train", 5, {"training_loss": 0.5, "loss": 2.0})
+    tracker.close()
     assert tags(tmp_path / "taken" / "train") == ["loss", "training_loss"]
 
 
@@ -187,8 +187,8 @@ def test_a_file_that_was_removed_takes_no_later_point_with_it(tmp_path, caplog):
             shutil.rmtree(tmp_path / "train")
     tracker.close()
     assert points(tmp_path / "train", "loss") == [(20, 20.0), (30, 30.0)]
-    (said,) = caplog.messages
-    assert "was removed while the run writes to it; the next points are in a new file" in said
+    (message,) = caplog.messages
+    assert "was removed while the run writes to it; the next points are in a new file" in message
 
 
 def test_points_that_tensorflow_wrote_are_rewound_too(tmp_path):
@@ -259,8 +259,8 @@ def test_histograms_images_and_texts_have_the_forms_that_tf_summary_gives_them(t
     theirs = accumulated(tmp_path / "reference")
     ours = accumulated(tmp_path / "train")
     for name in (*MEDIA, "loss"):
-        kind = theirs.SummaryMetadata(name).plugin_data.plugin_name
-        assert ours.SummaryMetadata(name).plugin_data.plugin_name == kind
+        plugin = theirs.SummaryMetadata(name).plugin_data.plugin_name
+        assert ours.SummaryMetadata(name).plugin_data.plugin_name == plugin
         (event,), (reference,) = ours.Tensors(name), theirs.Tensors(name)
         assert event.step == 7
         left, right = tf.make_ndarray(event.tensor_proto), tf.make_ndarray(reference.tensor_proto)
@@ -425,10 +425,10 @@ def test_event_files_that_are_damaged_or_links_to_nothing_do_not_end_a_run(tmp_p
     first.close()
     (path,) = (tmp_path / "train").glob("*.tfevents.*")
     content = bytearray(path.read_bytes())
-    starts, place = [], 0
-    while place < len(content):
-        starts.append(place)
-        place += 16 + int.from_bytes(content[place : place + 8], "little")
+    starts, offset = [], 0
+    while offset < len(content):
+        starts.append(offset)
+        offset += 16 + int.from_bytes(content[offset : offset + 8], "little")
     content[starts[2] + 12] = 0xFF  # the point of step 20
     path.write_bytes(content[:-3])
     (hparams,) = (tmp_path / "validation").glob("*.tfevents.*")
