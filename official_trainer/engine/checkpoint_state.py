@@ -86,7 +86,9 @@ class CheckpointState:
         training = tf.train.Checkpoint(
             numbers=measures.numbers,
             position=train_iterator.position,
-            metrics=[kerases.of(each, *getattr(each, "metrics", ())).trackable(each) for each in measures.metrics],
+            metrics=[
+                kerases.of(metric, *getattr(metric, "metrics", ())).trackable(metric) for metric in measures.metrics
+            ],
         )
         fixed = [*context.model_variables, *measures.fixed_variables, *self._attached_variables]
         beside = [value for value in self._attached.values() if any(value is state for state in self._states)]
@@ -103,18 +105,18 @@ class CheckpointState:
 
     def _find_attached(self, held: Sequence[Any]) -> None:
         """Finds what is attached to task and model beside `held`, and of it what an evaluation may change."""
-        found = self._context.attached
+        beside = self._context.attached
         for metric in self._measures.metrics:  # Model Garden has some that are no metrics of Keras, and hold those
-            found.add(f"metrics/{metric.name}", metric)
-        of_evaluations = variables_of([measure for each in self._validation_sets for measure in each.measures])
-        unsaved = found.matching(attached.unsaved_state(self._context.task))
+            beside.add(f"metrics/{metric.name}", metric)
+        of_evaluations = variables_of([measure for one in self._validation_sets for measure in one.measures])
+        unsaved = beside.matching(attached.unsaved_state(self._context.task))
         needless = {id(value) for value in [*of_evaluations, *unsaved]}
-        known = needless | {id(value) for value in held}
-        self._attached = {path: each for path, each in found.all_values().items() if id(each) not in known}
-        self._states = [each for each in found.states if id(each) not in needless]
+        left_out = needless | {id(value) for value in held}
+        self._attached = {path: value for path, value in beside.all_values().items() if id(value) not in left_out}
+        self._states = [state for state in beside.states if id(state) not in needless]
         self._vocabularies = {  # of layers that the task keeps for its data
             f"{path}/vocabularies/{name}/entries": vocabulary
-            for path, layer in found.layers.items()
+            for path, layer in beside.layers.items()
             if not path.startswith("model")
             for name, vocabulary in vocabularies.of(layer).items()
         }
@@ -137,8 +139,8 @@ class CheckpointState:
         if "average" not in (averages := self._averages_in(prefix)):
             return state
         optimizer = self._context.optimizer
-        own = kerases.of(optimizer).trackable_optimizer(optimizer, self._context.model)
-        items = {**tf.train.TrackableView.children(state), "optimizer": own}
+        trackable = kerases.of(optimizer).trackable_optimizer(optimizer, self._context.model)
+        items = {**tf.train.TrackableView.children(state), "optimizer": trackable}
         return tf.train.Checkpoint(**{**items, **averages})
 
     def _averages_in(self, prefix: str) -> Mapping[str, Any]:
@@ -295,11 +297,7 @@ class CheckpointState:
         optimizer, average = self._context.optimizer, self._context.average
         of_optimizer = [] if optimizer is None else kerases.of(optimizer).variables(optimizer)
         of_average = [] if average is None else average.values
-        return [
-            *self._context.model_variables,
-            *of_optimizer,
-            *of_average,
-        ]
+        return [*self._context.model_variables, *of_optimizer, *of_average]
 
     def assert_replica_integrity(self, absolute_tolerance: float = 0.0, relative_tolerance: float = 0.0) -> None:
         """Compares what all replicas hold of the model, the optimizer and the averages.
@@ -307,8 +305,8 @@ class CheckpointState:
         Raises:
           ReplicaIntegrityError: a value differs by more than the sum of both tolerances.
         """
-        if (found := self._find_difference(absolute_tolerance, relative_tolerance)) is not None:
-            name, said = found
+        if (difference := self._find_difference(absolute_tolerance, relative_tolerance)) is not None:
+            name, said = difference
             raise replicas.ReplicaIntegrityError(
                 f"replicas hold different values of {name} at step {self._context.step}: {said}. The checkpoints "
                 "before this step hold one value for all replicas, and the same command continues from the last of "
@@ -331,12 +329,12 @@ class CheckpointState:
         """
         context = self._context
         settings = {id(variable) for variable, _ in self._configured}
-        parts = {"model": context.model, "optimizer": [] if context.optimizer is None else context.optimizer}
-        found = variables.flatten(parts)
+        optimizer = [] if context.optimizer is None else context.optimizer
+        named = variables.flatten({"model": context.model, "optimizer": optimizer})
         if context.average is not None:
-            paths = {id(variable): path.removeprefix("model/") for path, variable in found.items()}
-            found |= {f"average/{paths[id(weight)]}": value for weight, value in context.average.pairs}
-        return {path: variable for path, variable in found.items() if id(variable) not in settings}
+            paths = {id(variable): path.removeprefix("model/") for path, variable in named.items()}
+            named |= {f"average/{paths[id(weight)]}": value for weight, value in context.average.pairs}
+        return {path: variable for path, variable in named.items() if id(variable) not in settings}
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Assigns new values on all replicas: all of them, or none.
@@ -384,10 +382,12 @@ def _assign_problem(path: str, array: np.ndarray, named: Mapping[str, tf.Variabl
 def _values_in(checkpoint: tf.train.Checkpoint) -> list[Any]:
     """Returns the variables and tables that a checkpoint holds."""
     inside = tf.train.TrackableView(checkpoint).descendants()
-    return [each for each in inside if isinstance(each, tf.Variable) or attached.is_table(each)]
+    return [value for value in inside if isinstance(value, tf.Variable) or attached.is_table(value)]
 
 
 def _created_since(checkpoint: tf.train.Checkpoint) -> list[Any]:
     """Returns the variables and tables that a checkpoint holds by now, with the slots of legacy optimizers."""
-    optimizers = [each for each in tf.train.TrackableView(checkpoint).descendants() if hasattr(each, "get_slot_names")]
-    return [*_values_in(checkpoint), *(slot for each in optimizers for slot in kerases.of(each).variables(each))]
+    inside = tf.train.TrackableView(checkpoint).descendants()
+    optimizers = [optimizer for optimizer in inside if hasattr(optimizer, "get_slot_names")]
+    slots = [slot for optimizer in optimizers for slot in kerases.of(optimizer).variables(optimizer)]
+    return [*_values_in(checkpoint), *slots]

@@ -112,6 +112,13 @@ class ValidationSet:
         return [*self.metrics, self.loss]
 
     @property
+    def folds(self) -> bool:
+        """Whether its task folds the logs of its steps."""
+        # Beyond the base class, ours or Model Garden's, which declares it.
+        owner = next(cls for cls in type(self.task).__mro__ if "aggregate_logs" in vars(cls))
+        return owner.__name__ != "Task"
+
+    @property
     def has_data(self) -> bool:
         """Whether there is data to evaluate."""
         return self.dataset is not None or self.builder.params is not None
@@ -179,13 +186,15 @@ class ValidationSet:
         """Returns the results of an evaluation; called eagerly."""
         with self.evaluated(global_step):
             with during(method="build_metrics"):
-                logs = {name: value for each in self.metrics for name, value in metrics.results_of(each).items()}
+                results = [metrics.results_of(metric) for metric in self.metrics]
+                logs = {name: value for of_metric in results for name, value in of_metric.items()}
             if self.loss.count.numpy() > 0:
                 logs[self.loss.name] = self.loss.result()
             if aggregated_logs is not None:
                 with during(method="reduce_aggregated_logs"):
-                    own = self.task.reduce_aggregated_logs(aggregated_logs, global_step=global_step)
-                    logs.update(metrics.read(own))
+                    logs.update(
+                        metrics.read(self.task.reduce_aggregated_logs(aggregated_logs, global_step=global_step))
+                    )
         return logs
 
     def evaluated(self, global_step: tf.Variable) -> during:
@@ -288,8 +297,9 @@ class Evaluation:
         trainer = self._trainer
         with trainer.weights_averaged(), self._state.preserved(only_shared=True):
             state = trainer.eval_begin()
-            for each in self._named_sets:
-                self._named_states[each.name] = self._run_set(each, _steps_of(each, num_steps, own_steps), None)
+            for named in self._named_sets:
+                steps = num_steps if named.steps is None or not own_steps else named.steps
+                self._named_states[named.name] = self._run_set(named, steps, None)
             if self.own_set.has_data:
                 state = self._run_set(self.own_set, num_steps, state)
             self._context.traces.check("eval", functions=len(self.sets))
@@ -306,26 +316,28 @@ class Evaluation:
         Raises:
           EndlessError: a set that is to be evaluated to its end has none.
         """
-        for each in self.sets:
-            with each.builder.errors_explained():
-                each.build_data(_steps_of(each, num_steps))
+        for validation_set in self.sets:
+            steps = num_steps if validation_set.steps is None else validation_set.steps
+            with validation_set.builder.errors_explained():
+                validation_set.build_data(steps)
 
-    def _run_set(self, each: ValidationSet, num_steps: int, state: Any) -> Any:
+    def _run_set(self, validation_set: ValidationSet, num_steps: int, state: Any) -> Any:
         """Returns the folded logs of one set, whose metrics hold the rest."""
-        trainer, self.current_set = self._trainer, each
-        each.num_examples.assign(0)
-        kerases.reset_recurrent(each.model)
-        with each.evaluated(self._context.global_step), each.builder.errors_explained():
-            if each.loop_fn is None:
-                each.loop_fn = trainer.create_eval_loop_fn(has_state=state is not None)
-            each.build_data(num_steps)
-            iterator = tf.nest.map_structure(iter, each.dataset)
+        trainer, self.current_set = self._trainer, validation_set
+        validation_set.num_examples.assign(0)
+        kerases.reset_recurrent(validation_set.model)
+        with validation_set.evaluated(self._context.global_step), validation_set.builder.errors_explained():
+            if validation_set.loop_fn is None:
+                validation_set.loop_fn = trainer.create_eval_loop_fn(has_state=state is not None)
+            validation_set.build_data(num_steps)
+            iterator = tf.nest.map_structure(iter, validation_set.dataset)
             with during(batch=lambda: batch_signature(iterator)):
-                state = each.loop_fn(iterator, num_steps, state)
+                state = validation_set.loop_fn(iterator, num_steps, state)
         if self._counts_examples and sum(self.process_group.exchange(self.num_examples)) == 0:
+            of_name = f" of {validation_set.name!r}" if validation_set.name else ""
             raise DataError(
-                f"{each.builder.source}: the validation data {f'of {each.name!r} ' if each.name else ''}holds no "
-                "example; check input_path, and global_batch_size if drop_remainder is set"
+                f"{validation_set.builder.source}: the validation data{of_name} holds no example; check input_path, "
+                "and global_batch_size if drop_remainder is set"
             )
         return state
 
@@ -349,18 +361,18 @@ class Evaluation:
 
     def run_on(self, data: GivenData) -> dict[str, Any]:
         """Evaluates data of the caller in place of the task's own set, and no other; it leaves no trace in the run."""
-        own, named = self.own_set, self._named_sets
-        if not own.is_built:
+        before, named = self.own_set, self._named_sets
+        if not before.is_built:
             with self._context.strategy.scope():
-                own.build_metrics()
-        given = copy.copy(own)  # the metrics are the same objects, so its loop serves both
+                before.build_metrics()
+        given = copy.copy(before)  # the metrics are the same objects, so its loop serves both
         given.dataset, given.builder = data.dataset, data
         self.own_set, self._named_sets = given, []
         try:
             return self.run_without_effects(-1)
         finally:
-            own.loop_fn = given.loop_fn
-            self.own_set = self.current_set = own
+            before.loop_fn = given.loop_fn
+            self.own_set = self.current_set = before
             self._named_sets = named
 
     @contextlib.contextmanager
@@ -385,14 +397,14 @@ class Evaluation:
           ConfigError: `trainer.best_checkpoint_metric_comp` contradicts what is declared of its metric.
         """
         self._check_best(wanted)
-        prefixes = [(f"{each.name}|" if each.name else "", each) for each in self.sets]
-        if not wanted.keys() - {prefix + metric.name for prefix, each in prefixes for metric in each.measures}:
+        prefixes = [(f"{one.name}|" if one.name else "", one) for one in self.sets]
+        if not wanted.keys() - {prefix + metric.name for prefix, one in prefixes for metric in one.measures}:
             return
         logs = monitored.numbers(self.run_without_effects(1, own_steps=False))
         for name, wanted_by in wanted.items():
             if monitored.find_value(logs, name, self.rule_of(name) or "max") is None:
                 produced = monitored.names(logs)
-                near = nearest(name, produced) or [each for each in sorted(produced) if name in each]
+                near = nearest(name, produced) or [other for other in sorted(produced) if name in other]
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise MonitoredMetricError(
                     f"{wanted_by}: evaluation does not produce {name!r}; it produces "
@@ -405,11 +417,8 @@ class Evaluation:
         name, chosen = settings.best_checkpoint_eval_metric, settings.best_checkpoint_metric_comp
         if name not in wanted:
             return
-        try:
-            direction = self.metric_direction(name)
-        except metrics.MetricDirectionError:  # nothing is declared, as for most metrics of Model Garden
-            return
-        right = chosen if callable(direction) else monitored.COMPARISONS[direction]
+        direction = self._declared_direction(name)
+        right = chosen if direction is None or callable(direction) else monitored.COMPARISONS[direction]
         if right != chosen:
             what = f"is {chosen!r}, which would keep the worst checkpoint as the best: a {right} {name!r} is better"
             fix = f"set trainer.best_checkpoint_metric_comp={right}"
@@ -438,11 +447,15 @@ class Evaluation:
 
     def rule_of(self, name: str) -> monitored.Rule | None:
         """Returns the rule that the task declares for the numbers inside `name`; None if it declares none."""
+        direction = self._declared_direction(name)
+        return direction if callable(direction) else None
+
+    def _declared_direction(self, name: str) -> monitored.Direction | None:
+        """Returns the direction of a metric; None if none is declared, as for most metrics of Model Garden."""
         try:
-            direction = self.metric_direction(name)
+            return self.metric_direction(name)
         except metrics.MetricDirectionError:
             return None
-        return direction if callable(direction) else None
 
     def chosen_direction(
         self, name: str, mode: Literal["auto", "min", "max"], **limits: float | None
@@ -460,9 +473,9 @@ class Evaluation:
         """
         if self.rule_of(name) is not None:
             numbers = {"mode": None if mode == "auto" else mode, **limits}
-            if found := [f"{field}={value}" for field, value in numbers.items() if value is not None]:
+            if given := [f"{field}={value}" for field, value in numbers.items() if value is not None]:
                 what = f"is for one number, and the task declares a rule for the numbers inside {name!r}"
-                raise ConfigError([Problem(f"{', '.join(found)} {what}", "trainer.actions", fix="leave it out")])
+                raise ConfigError([Problem(f"{', '.join(given)} {what}", "trainer.actions", fix="leave it out")])
         return self.metric_direction(name) if mode == "auto" else mode
 
     # What Model Garden's override points do by default.
@@ -488,10 +501,10 @@ class Evaluation:
 
         def eager(iterator: Any, num_steps: int, state: Any) -> Any:
             done = 0
-            place = during(lambda: f"{self.current_set.phase(self._context.step)}, in batch {done + 1}")
+            in_batch = during(lambda: f"{self.current_set.phase(self._context.step)}, in batch {done + 1}")
             while num_steps < 0 or done < num_steps:
                 try:
-                    with place:
+                    with in_batch:
                         outputs = step(iterator)
                 except (StopIteration, tf.errors.OutOfRangeError):  # of the data; an error of the fold is a bug
                     break
@@ -509,39 +522,32 @@ class Evaluation:
 
     def _reduce(self, state: Any, outputs: Any) -> Any:
         """Passes a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
-        if not self.process_group.is_alone and self.task_folds:
+        if not self.process_group.is_alone and self.current_set.folds:
             on_host = functools.partial(tf.nest.map_structure, lambda v: v.numpy() if isinstance(v, tf.Tensor) else v)
-            own = {name: on_host(value) for name, value in outputs.items()}
-            outputs = _joined(self.process_group.exchange(own))
+            here = {name: on_host(value) for name, value in outputs.items()}
+            outputs = _joined(self.process_group.exchange(here))
         return self._trainer.eval_reduce(state, _drop_idle_replicas(outputs))
-
-    @property
-    def task_folds(self) -> bool:
-        """Whether the task of the current set folds the logs of its steps."""
-        # Beyond the base class, ours or Model Garden's, which declares it.
-        owner = next(cls for cls in type(self.current_set.task).__mro__ if "aggregate_logs" in vars(cls))
-        return owner.__name__ != "Task"
 
     def reset(self) -> None:
         """Resets the metrics of all sets."""
         self._named_states = {}
         with self.process_group.reading(self._metric_variables):  # TensorFlow's assignments read, too
-            for each in self.sets:
-                for metric in each.measures:
+            for validation_set in self.sets:
+                for metric in validation_set.measures:
                     metrics.reset(metric)
 
     @property
     def _metric_variables(self) -> list[tf.Variable]:
-        return metrics.variables_of([metric for each in self.sets for metric in each.measures])
+        return metrics.variables_of([metric for one in self.sets for metric in one.measures])
 
     def results(self, aggregated_logs: Any) -> dict[str, Any]:
         """Returns the results of all sets, and the best value so far as `best_<metric>`."""
         global_step = self._context.global_step
         logs = self.own_set.results(aggregated_logs, global_step)
-        for each in self._named_sets:
-            logs[each.name] = each.results(self._named_states.get(each.name), global_step)
-        for each in self.sets:
-            each.warn_of_loss(self._context.step)
+        for named in self._named_sets:
+            logs[named.name] = named.results(self._named_states.get(named.name), global_step)
+        for validation_set in self.sets:
+            validation_set.warn_of_loss(self._context.step)
         if self.exporter is None:
             return logs
         with self.process_group.chief_only():
@@ -549,11 +555,6 @@ class Evaluation:
         name = self._trainer.config.trainer.best_checkpoint_eval_metric
         best = monitored.find_metric(self.exporter.best_ckpt_logs or {}, name)
         return logs if best is None else {**logs, f"best_{name}": best}
-
-
-def _steps_of(each: ValidationSet, num_steps: int, own_steps: bool = True) -> int:
-    """Returns how many batches of a set are evaluated."""
-    return each.steps if own_steps and each.steps is not None else num_steps
 
 
 def _drop_idle_replicas(outputs: Any) -> Any:

@@ -335,7 +335,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
         """Returns `loop(iterator, num_steps, state) -> state`; -1 steps means until the iterator ends."""
         is_reduced = type(self).eval_reduce is not Trainer.eval_reduce
-        combines_logs = has_state or is_reduced or self.evaluation.task_folds
+        combines_logs = has_state or is_reduced or self.evaluation.current_set.folds
         return self.evaluation.create_loop(self._eval_options, folds=combines_logs)
 
     def eval_begin(self) -> Any:
