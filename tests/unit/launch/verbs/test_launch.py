@@ -169,7 +169,7 @@ def test_words_are_those_that_give_the_same_values():
     ("outcome", "message"),
     [
         (Outcome(code=0), ""),
-        (Outcome(code=75, note="the starter is gone"), "error: the starter is gone\n"),
+        (Outcome(code=75, note="the fork server is gone"), "error: the fork server is gone\n"),
         (
             Outcome(code=143, cause=End(name="worker 1", role="worker", code=143)),
             "stopped: worker 1 ended with exit code 143 (stopped, state saved); the same command continues the run\n",
