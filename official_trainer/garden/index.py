@@ -121,11 +121,6 @@ def cannot_load(what: str, error: Exception, origin: Origin | None = None) -> Pr
     return Problem(f"Model Garden {release()} cannot load {what}: {reason}", origin=origin)
 
 
-def is_described(name: str) -> bool:
-    """Returns whether the description of an experiment is at hand, without an import of Model Garden."""
-    return bool(Cache(f"experiment {name}").read())
-
-
 def imported() -> dict[str, Callable[[], Any]]:
     """Returns the factories that imported modules have registered with Model Garden by name, without its own."""
     factories = _registered()
