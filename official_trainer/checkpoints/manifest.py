@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: the file written last, whose presence means that the checkpoint is whole.
 
 Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, and whether files still match it. A
-manifest holds a checksum of itself (`sha256`; early ones have none), so that its content can be trusted.
+manifest holds a checksum of itself (`sha256`), so that its content can be trusted.
 Does not own: TensorFlow's own files, or which checkpoint is written, kept or restored (`store.py`).
 
 A checkpoint that Model Garden's driver wrote (`garden.py`) counts without a manifest: TensorFlow's checksums of its
@@ -155,12 +155,11 @@ def parse(text: str, name: str, newest_version: int) -> dict[str, Any]:
 
     Raises:
       NewerFormatError: only a later version of this package reads it.
-      UnreadableManifestError: it holds a checksum of itself, and was altered.
-      KeyError, TypeError, ValueError: it is cut off, or altered.
+      UnreadableManifestError: it does not match its own checksum.
+      KeyError, TypeError, ValueError: it is cut off, or no manifest.
     """
     values = dict(files.parse_json(text))
-    checksum = values.pop("sha256", None)
-    if checksum is not None and checksum != _checksum(values):
+    if values.pop("sha256", None) != _checksum(values):
         raise UnreadableManifestError(f"{name} does not match its own checksum")
     if (version := values["format_version"]) > newest_version:
         raise NewerFormatError(f"format version is {version}, but this official-trainer reads up to {newest_version}")

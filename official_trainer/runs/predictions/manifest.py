@@ -33,7 +33,7 @@ _SHARD = re.compile(rf"predictions-(\d{{5,}})\.(?:tfrecord|jsonl|npy|npz)(?:{fil
 _KINDS: Mapping[str, Any] = {
     **{"format": str, "shard_size": int | None, "source": dict, "outputs": dict, "shards": list, "done": bool}
 }
-_KINDS_OF_SHARD: Mapping[str, Any] = {"name": str, "rows": int, "size_bytes": int, "sha256": str | None}
+_KINDS_OF_SHARD: Mapping[str, Any] = {"name": str, "rows": int, "size_bytes": int, "sha256": str}
 
 Manifest = dict[str, Any]
 """The content of a file: about all predictions, or, with `batch_size` and `end`, about those of one process.
@@ -170,7 +170,6 @@ def _read_file(path: str) -> Manifest:
             if not isinstance(found[name], kinds):
                 raise TypeError(f"{name} is {shorten(repr(found[name]))}")
         for shard in found["shards"]:
-            shard.setdefault("sha256", None)  # as early versions wrote it
             if not all(isinstance(shard[name], kinds) for name, kinds in _KINDS_OF_SHARD.items()):
                 raise TypeError(f"a shard is {shorten(repr(shard))}")
         return found

@@ -252,7 +252,7 @@ class PredictionShards:
         for number, shard in shards.items():
             name, checksum = shard["name"], shard["sha256"]
             problem = size_problem(self._directory, name, shard["size_bytes"])
-            if not problem and checksum is not None and files.sha256(files.join(self._directory, name)) != checksum:
+            if not problem and files.sha256(files.join(self._directory, name)) != checksum:
                 problem = f"{name} does not match its checksum"
             if problem:
                 _logger.warning("%s: %s; it is written again", self._directory, problem)
