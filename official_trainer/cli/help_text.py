@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Start with these, in this order": ("init", "list", "show", "check", "train", "eval"),
-    "Find settings, and compare runs": ("data", "find-lr", "sweep", "runs", "top", "compare", "report"),
+    "Find settings, and compare runs": ("data", "find-lr", "sweep", "runs", "compare", "report"),
     "Use a trained model": ("predict", "export"),
     "Use several processes or machines": ("launch", "job", "data-service"),
     "Set up this machine": ("doctor",),

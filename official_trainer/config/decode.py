@@ -124,8 +124,7 @@ class Decoder:
         try:
             result = scalars.value_of(node.value, tp, quoted=node.quoted, narrow=narrow)
         except scalars.MisreadError as error:
-            fix = other_names.EARLIER_VALUES.get((path, node.value), error.parts["fix"])
-            return self._fail(node, path, got=node.shown, **error.parts | {"fix": fix})
+            return self._fail(node, path, got=node.shown, **error.parts)
         for limit in limits:
             if refused := limit.problem(result):
                 return self._fail(node, path, refused, got=node.value)

@@ -1,4 +1,4 @@
-"""Names that fields of ours have in Keras, Lightning, Transformers and Model Garden's older flags; values they had.
+"""Names that fields of ours have in Keras, Lightning, Transformers and Model Garden's older flags.
 
 Owns: the tables. Does not own: the message about an unknown field (`fields.py`).
 """
@@ -40,14 +40,6 @@ OF_ITEMS: Mapping[str, str] = {
     "early_stopping_patience": "add {type: early_stopping, monitor: …, patience: …} to trainer.actions",
 }
 """Where a name leads to an item of a list: the item, which is in no configuration yet."""
-
-EARLIER_VALUES: Mapping[tuple[str, str], str] = {
-    (
-        "runtime.enable_xla",
-        "auto",
-    ): "write true or false; a run that began with auto has what it meant in run.json, at xla"
-}
-"""What to write instead of a value that a field, named by its path, took in earlier versions."""
 
 _OURS = {their: tuple(ours.split()) for ours, theirs in THEIRS.items() for their in theirs.split()}
 

@@ -38,7 +38,6 @@ STEP_COSINE = f"{OPTIMIZATION}.learning_rate=step_cosine_with_offset"
         (["runtime.loss_scale=dynamic"], "loss_scale: has no effect unless mixed_precision_dtype is float16"),
         (["runtime={enable_xla: on, run_eagerly: on}"], "runtime.enable_xla: cannot be combined with run_eagerly"),
         (["runtime.enable_xla=maybe"], "runtime.enable_xla: must be true or false, got 'maybe'"),
-        (["runtime.enable_xla=auto"], "must be true or false, got 'auto'; write true or false; a run that began with"),
         (
             ["runtime={all_reduce_alg: nccl, distribution_strategy: off}"],
             "runtime.all_reduce_alg: nccl has no effect with distribution_strategy=off",
