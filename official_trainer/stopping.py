@@ -9,7 +9,7 @@ To change what happens at a signal, open three files:
 - `distributed/collective.py`: looks between the batches of an evaluation, and tells the processes that train together
   of each other's reasons.
 
-Before a run listens there is nothing to save, and a signal does what it does without us.
+Before a run listens there is nothing to save: SIGTERM does what it does without us, and Ctrl-C leaves by `Interrupt`.
 
 Python runs a signal's handler in the main thread, between two of its own instructions, so not while TensorFlow
 computes. The operating system's part of the handler writes to a pipe at once, and a thread of ours reads that. So
@@ -45,6 +45,23 @@ class PreemptedError(UserError, RuntimeError):
     """The run was stopped and has saved its state; the same command continues it."""
 
     exit_code = ExitCode.PREEMPTED
+
+
+class Interrupt:
+    """The handler of SIGINT before a run listens: leaves what runs by `KeyboardInterrupt`.
+
+    Python drops an error that is raised in a finalizer, so `StopRequest.listen` asks whether it has come.
+
+    Attributes:
+      has_come: whether there was a signal.
+    """
+
+    def __init__(self) -> None:
+        self.has_come = False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.has_come = True
+        raise KeyboardInterrupt
 
 
 class StopRequest:
@@ -100,10 +117,16 @@ class StopRequest:
         Args:
           last_words: called in another thread when the grace period is over: records that the process ends with 75, and
             returns what is saved.
+
+        Raises:
+          KeyboardInterrupt: Ctrl-C was pressed before, and its error was dropped.
         """
         self._last_words = last_words
         if not self._is_entered or self._pipe is not None or threading.current_thread() is not threading.main_thread():
             return
+        before = signal.getsignal(signal.SIGINT)
+        if isinstance(before, Interrupt) and before.has_come:
+            raise KeyboardInterrupt
         self._pipe = SignalPipe()
         self._reader = threading.Thread(target=self._watch, args=(self._pipe,), name="stop", daemon=True)
         self._reader.start()

@@ -49,18 +49,14 @@ def interruptible() -> Iterator[None]:
     if not _is_main_thread() or signal.getsignal(signal.SIGINT) not in (signal.SIG_DFL, signal.default_int_handler):
         yield
         return
-    came = False
+    from official_trainer.stopping import Interrupt
 
-    def interrupt(number: int, frame: Any) -> None:
-        nonlocal came
-        came = True
-        raise KeyboardInterrupt
-
+    interrupt = Interrupt()
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except Exception as error:
-        if came:
+        if interrupt.has_come:
             raise KeyboardInterrupt from error
         raise
     finally:

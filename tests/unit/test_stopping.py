@@ -13,6 +13,7 @@ import time
 import pytest
 
 from official_trainer import stopping
+from official_trainer.cli import process
 from official_trainer.errors import ExitCode
 from official_trainer.stopping import PreemptedError, StopRequest
 
@@ -43,6 +44,20 @@ def test_a_signal_is_a_reason_to_stop_and_the_handlers_come_back():
             stop.check()
         assert caught.value.exit_code == ExitCode.PREEMPTED
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_in_a_finalizer_ends_the_run_before_it_begins():
+    """N5: Python drops the error there, and the run would train on."""
+
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    with process.interruptible(), pytest.raises(KeyboardInterrupt), StopRequest() as stop:
+        Finalized()
+        stop.listen(lambda: "")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_signals_are_left_alone_until_a_run_listens():
