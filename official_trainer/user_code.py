@@ -98,7 +98,8 @@ def is_users(path: str, module: str = "") -> bool:
 
 def definition_of(thing: Any, method: str) -> tuple[str, int, str] | None:
     """Returns file, line and name of a method of the user's; None if it is inherited from this or another package."""
-    code = getattr(inspect.unwrap(getattr(type(thing), method)), "__code__", None)
+    function: Any = getattr(type(thing), method, None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or not is_users(code.co_filename, type(thing).__module__):
         return None
     return code.co_filename, code.co_firstlineno, method

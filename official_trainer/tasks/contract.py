@@ -124,7 +124,7 @@ def check_calls(thing: Any, calls: Calls, *, on_error: str = "fail") -> None:
             refused[name] = f"{type(thing).__name__}.{name}: {what}; write {declaration}"
     if refused and on_error == "fail":
         name = next(iter(refused))
-        with during(task=thing, method=name, line=hasattr(type(thing), name) and definition_of(thing, name)):
+        with during(task=thing, method=name, line=definition_of(thing, name)):
             raise ContractError("\n".join([*refused.values()][:3]))
     for message in refused.values():
         _logger.warning("%s", message)
@@ -381,8 +381,7 @@ def warn_of_pairs(task: Any, labels: Any, outputs: Any, before: int) -> None:
         return
     combining = [op for op in operations()[before:] if op.type in ("SquaredDifference", "Sub", "Mul")]
     if any(sorted(map(_columns, operation.inputs)) == [0, 1] for operation in combining):
-        cls: Any = type(task)
-        _warn_of_pairs(cls, f"{labels.dtype.name} {labels.shape}", f"{outputs.dtype.name} {outputs.shape}")
+        _warn_of_pairs(type(task).__name__, *(f"{tensor.dtype.name} {tensor.shape}" for tensor in pair))
 
 
 def _columns(tensor: Any) -> int:
@@ -392,10 +391,9 @@ def _columns(tensor: Any) -> int:
 
 
 @functools.cache
-def _warn_of_pairs(cls: Any, labels: str, outputs: str) -> None:
-    what = f"{cls.__name__}.build_losses combines labels {labels} and outputs {outputs}: each label with each output"
-    fix = "Give both the same shape, with labels[:, None] or outputs[:, 0]"
-    _logger.warning("%s, which is rarely meant. %s", what, fix)
+def _warn_of_pairs(task_name: str, labels: str, outputs: str) -> None:
+    what = f"{task_name}.build_losses combines labels {labels} and outputs {outputs}: each label with each output"
+    _logger.warning("%s, which is rarely meant. Give both the same shape, with labels[:, None] or outputs[:, 0]", what)
 
 
 # Modules and factories that fail.
@@ -444,6 +442,7 @@ def _near(error: BaseException) -> str:
     if isinstance(error, NameError) and error.name and frames:
         return best_match(error.name, [*frames[-1].f_locals, *frames[-1].f_globals, *dir(builtins)])
     if isinstance(error, dataclasses.FrozenInstanceError) and "name" in frames[-1].f_locals:
-        name, names = frames[-1].f_locals["name"], dir(frames[-1].f_locals["self"])
+        name = frames[-1].f_locals["name"]
+        names = dir(frames[-1].f_locals["self"])
         return "" if name in names else best_match(name, names)
     return best_match(error.name, dir(error.obj)) if isinstance(error, AttributeError) and error.name else ""

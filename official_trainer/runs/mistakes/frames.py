@@ -113,20 +113,20 @@ def line_of(task: Any, method: str) -> FrameSummary | None:
 
     Returns None if the method is inherited from others' classes, or there is none.
     """
-    place = definition_of(task, method) if hasattr(type(task), method) else None
-    if place is None:
+    defined = definition_of(task, method)
+    if defined is None:
         return None
     try:
         lines, first = inspect.getsourcelines(inspect.unwrap(getattr(type(task), method)))
         (definition,) = ast.parse(textwrap.dedent("".join(lines))).body
     except (OSError, SyntaxError, ValueError):
-        return FrameSummary(*place)
+        return FrameSummary(*defined)
     nodes = list(ast.walk(definition))
     inner = {id(node) for function in nodes[1:] if isinstance(function, ast.FunctionDef) for node in ast.walk(function)}
     values = [node for node in nodes if isinstance(node, ast.Return) and node.value is not None]
     returns = [node for node in values if id(node) not in inner]
     line = (returns[0] if len(returns) == 1 else definition).lineno
-    return FrameSummary(place[0], first + line - 1, method)
+    return FrameSummary(defined[0], first + line - 1, method)
 
 
 def line_of_task(task: Any) -> FrameSummary | None:
