@@ -15,9 +15,9 @@ _LIKENESS, _LIKENESS_OF_THREE, _LIKENESS_OF_MODULES = 0.72, 0.66, 0.82
 def nearest(word: str, options: Iterable[str]) -> list[str]:
     """Returns up to three of `options` that `word` may be a misspelling of, best first.
 
-    A word of one or two letters is no misspelling: too much is as near to it.
+    Of a word of one or two letters, every letter has to be in it: too much is as near to it.
     """
-    return _alike(word, options, _LIKENESS if len(word) > 3 else _LIKENESS_OF_THREE) if len(word) > 2 else []
+    return _alike(word, options, _LIKENESS_OF_THREE if len(word) == 3 else _LIKENESS)
 
 
 def mistyped(word: str, options: Iterable[str]) -> str:

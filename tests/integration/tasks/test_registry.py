@@ -225,7 +225,7 @@ def test_unknown_names(tmp_path):
     )
     many = workspace(tmp_path / "many", **{f"e{i}": factory(f"resnet_{i}") for i in range(20)})
     said = refusal(registry.get_config, "resnet_77", many)
-    assert said == "unknown experiment 'resnet_77'; allowed: resnet_17, resnet_7, resnet_0; did you mean 'resnet_17'?"
+    assert said == "unknown experiment 'resnet_77'; allowed: resnet_7, resnet_17, resnet_9; did you mean 'resnet_7'?"
     assert refusal(registry.get_config, "x", workspace(tmp_path / "empty")) == (
         "unknown experiment 'x'; 'experiments' registers no experiment"
     )
