@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 # As `difflib` measures it: 1 for the same word. Where two of three letters are swapped, two thirds are left.
-_LIKENESS, _LIKENESS_OF_THREE, _LIKENESS_OF_MODULES = 0.72, 0.66, 0.82
+_LIKENESS, _LIKENESS_OF_THREE, _LIKENESS_OF_MODULES = 0.73, 0.66, 0.82
 
 
 def nearest(word: str, options: Iterable[str]) -> list[str]:
