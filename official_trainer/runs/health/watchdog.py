@@ -270,9 +270,10 @@ class Watchdog:
         with self._lock:
             now = self._watched_seconds = self._now()
             self._polled_at = self._clock()
-            if self._prober is not None:
+            is_stopped = self._thread.is_stopped  # between the end of a pause and this call
+            if self._prober is not None and not is_stopped:
                 self._progress.read(self._prober.read(self._progress.entries), now)
-            gap = None if self._thread.is_stopped else self._progress.gap(now, patience_seconds)
+            gap = None if is_stopped else self._progress.gap(now, patience_seconds)
             stall = None if gap is None else self._progress.stall(now, patience_seconds)
         is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, patience_seconds) / 2
         if is_late != self._is_late:

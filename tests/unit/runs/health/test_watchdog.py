@@ -342,6 +342,15 @@ def test_a_watchdog_that_was_stopped_is_silent():
     assert stalls == []
 
 
+def test_a_last_look_after_the_end_asks_nothing():
+    """N12: the thread may have ended its pause as the watchdog was stopped."""
+    asked = []
+    watchdog, _ = watchdog_on(Clock(), probe=lambda: asked.append("step") or {"step": 1})
+    watchdog.stop()
+    watchdog.poll()
+    assert asked == []
+
+
 def test_a_report_that_fails_does_not_end_the_watch():
     """N12: the next stall is noticed as well."""
     clock, calls = Clock(), []
