@@ -4,10 +4,10 @@ Owns: what the fork server imports; a process that runs a module as `python -m` 
 how it ends, and that all it has started ends with it.
 Does not own: when it is started and stopped (`attempt.py`, `sweeps/driver.py`).
 
-The fork server imports modules, TensorFlow among them, and never starts TensorFlow's runtime: a process with a running
-runtime cannot be forked. It knows nothing of the user's code. Each process has a session of its own, so Ctrl-C in a
-terminal reaches the launcher alone. A process ends with the one that asked for it, however that ends: a thread of it
-waits for that, and kills all that the process has started too.
+The fork server imports modules (`training_imports.py`), TensorFlow among them, and never starts TensorFlow's runtime: a
+process with a running runtime cannot be forked. It knows nothing of the user's code. Each process has a session of its
+own, so Ctrl-C in a terminal reaches the launcher alone. A process ends with the one that asked for it, however that
+ends: a thread of it waits for that, and kills all that the process has started too.
 """
 
 from __future__ import annotations
@@ -34,27 +34,6 @@ _LOST = 255
 """What multiprocessing calls the exit code of a process whose fork server was killed."""
 _CHILD_SECONDS = 3.0  # for one that was told to end
 
-_OF_TRAINING = (
-    "tensorflow",
-    "official_trainer.runs.train",
-    "official_trainer.runs.evaluate",
-    "official_trainer.runs.run",
-    "official_trainer.runs.worker",
-    "official_trainer.cli.dispatch",
-    "official_trainer.cli.verbs.train",
-    "official_trainer.config.decode",
-    "official_trainer.config.dump",
-    "official_trainer.config.layers",
-    "official_trainer.inputs.arrays",
-    "rich.live",
-    "rich.progress",
-    "tensorboard.plugins.hparams.summary_v2",
-    "tensorboard.plugins.scalar.summary_v2",
-    "tensorboard.plugins.text.summary_v2",
-    "tensorboard.summary.writer.record_writer",
-)
-"""The modules that every process which trains imports; TensorFlow alone takes seconds. None starts its runtime."""
-
 
 def wait(processes: Iterable[ForkedProcess], *descriptors: int, seconds: float | None = None) -> None:
     """Waits until a process has ended or a descriptor can be read, for so long at most."""
@@ -68,8 +47,9 @@ class ForkServerError(UserError, RuntimeError):
 
 
 def preloaded() -> tuple[str, ...]:
-    """Returns the modules of training, and before them the Keras of the experiment, which this process has read."""
-    return (*(name for name, version in (("keras", 3), ("tf_keras", 2)) if lazy.uses_keras(version)), *_OF_TRAINING)
+    """Returns what to preload for training: the Keras of the experiment, which this process has read, and all else."""
+    kerases = [name for name, version in (("keras", 3), ("tf_keras", 2)) if lazy.uses_keras(version)]
+    return (*kerases, "official_trainer.processes.training_imports")
 
 
 def preload(modules: Sequence[str]) -> None:
