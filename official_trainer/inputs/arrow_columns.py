@@ -30,7 +30,7 @@ def tensor_type(arrow_type: Any) -> Any:
 
 def _named(values: Any) -> Any:
     if isinstance(values, dict):
-        return {name: _named(each) for name, each in values.items()}
+        return {name: _named(child) for name, child in values.items()}
     return "list of " * (values.ndim - 1) + ("text" if values.dtype.kind == "O" else str(values.dtype))
 
 
@@ -55,13 +55,13 @@ def tensor_types(schema: Any, names: Sequence[str], place: str, field: str) -> d
       DataError: a column is not there, or no tensor holds it.
     """
     check_names(names, schema.names, place, field)
-    found = {}
+    types = {}
     for name in names:
         try:
-            found[name] = tensor_type(schema.field(name).type)
+            types[name] = tensor_type(schema.field(name).type)
         except ValueError as error:
             raise DataError(f"{place}: column '{name}' {error}", field=field) from error
-    return found
+    return types
 
 
 def check_fill(schema: Any, fill_null: Mapping[str, Any], columns: Sequence[str], field: str) -> None:
@@ -88,7 +88,7 @@ def columns_of(table: Any, names: Sequence[str], fill_null: Mapping[str, Any]) -
     """
     import pyarrow as pa
 
-    found = {}
+    columns = {}
     for name in names:
         array = table.column(name)
         if name in fill_null:
@@ -96,8 +96,10 @@ def columns_of(table: Any, names: Sequence[str], fill_null: Mapping[str, Any]) -
         if isinstance(array, pa.ChunkedArray):
             array = array.cast(pa.large_binary()) if _is_text(array.type) else array  # which holds more than 2 GB
             array = array.combine_chunks()
-        found[name] = array.to_numpy(zero_copy_only=False) if _is_number(array.type) and not array.null_count else array
-    return found
+        columns[name] = (
+            array.to_numpy(zero_copy_only=False) if _is_number(array.type) and not array.null_count else array
+        )
+    return columns
 
 
 def pick(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
@@ -109,18 +111,18 @@ def pick(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     import numpy as np
     import pyarrow as pa
 
-    of_arrow, found = pa.array(rows), {}
+    of_arrow, arrays = pa.array(rows), {}
     for name, column in columns.items():
         if isinstance(column, np.ndarray):
-            found[name] = column.take(rows)
+            arrays[name] = column.take(rows)
             continue
         picked = column.take(of_arrow)
         if picked.null_count and (_is_number(picked.type) or _is_text(picked.type)):
             value = "''" if _is_text(picked.type) else "false" if pa.types.is_boolean(picked.type) else "0"
             fix = f"write what takes its place into the source, as in fill_null: {{{name}: {value}}}"
             raise ValueError(f"{name} is null; {fix}, or leave such rows out of the data")
-        found[name] = as_numpy(picked, name)
-    return found
+        arrays[name] = as_numpy(picked, name)
+    return arrays
 
 
 def as_numpy(array: Any, name: str) -> Any:
@@ -156,7 +158,7 @@ def as_numpy(array: Any, name: str) -> Any:
 
 def _in_lists(values: Any, shape: Sequence[int]) -> Any:
     if isinstance(values, dict):
-        return {name: _in_lists(each, shape) for name, each in values.items()}
+        return {name: _in_lists(child, shape) for name, child in values.items()}
     return values.reshape([*shape, *values.shape[1:]])
 
 

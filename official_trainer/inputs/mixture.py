@@ -108,8 +108,8 @@ class Mixture(Source):
         return "; ".join(f"{name} {share} of {len(part)} {part.fingerprint()}".strip() for name, share, part in shown)
 
     def samples(self) -> Sequence[int]:
-        parts = zip(self._starts[:-1].tolist(), self._parts, strict=True)
-        return [start + index for start, part in parts for index in (0, *part.samples())]
+        starts_and_parts = zip(self._starts[:-1].tolist(), self._parts, strict=True)
+        return [start + index for start, part in starts_and_parts for index in (0, *part.samples())]
 
     def training_order(self, order_of: Callable[[Source, str], Any]) -> Any:
         import numpy as np

@@ -116,7 +116,7 @@ class Packed(Batched):
         random = np.random.RandomState(np.frombuffer(hashlib.sha256(b"packing/%d" % seed).digest(), np.uint32))
         spans = np.cumsum(pieces)[np.cumsum(self._source.groups or [len(pieces)]) - 1]
         packed = [_rows_of(part, length, random) for part in np.split(sizes, spans[:-1])]
-        self._starts = np.cumsum([0, *(each for _, counts in packed for each in counts)])
+        self._starts = np.cumsum([0, *(count for _, counts in packed for count in counts)])
         firsts = np.cumsum([0, *(len(order) for order, _ in packed)])
         order = np.concatenate([order + first for (order, _), first in zip(packed, firsts[:-1], strict=True)])
         if len(order) == 0:
@@ -134,14 +134,14 @@ class Packed(Batched):
     def take(self, indices: Sequence[int]) -> Any:
         import numpy as np
 
-        places = [slice(self._starts[row], self._starts[row + 1]) for row in indices]
-        needed = [index for place in places for index in self._examples[place].tolist()]
+        spans = [slice(self._starts[row], self._starts[row + 1]) for row in indices]
+        needed = [index for span in spans for index in self._examples[span].tolist()]
         read = named_examples(self._source, needed)
         shape = [len(indices), self._length]
         batch = {"segment_ids": np.zeros(shape, np.int32), "positions": np.zeros(shape, np.int32)}
-        for row, place in enumerate(places):
+        for row, span in enumerate(spans):
             first = 0
-            for segment, begin in enumerate(self._begins[place].tolist(), 1):
+            for segment, begin in enumerate(self._begins[span].tolist(), 1):
                 index, example = next(read)
                 stop = first + min(int(self.lengths[index]) - begin, self._length)
                 for name, padding in self._fields.items():
@@ -149,8 +149,8 @@ class Packed(Batched):
                     if name not in batch:
                         batch[name] = np.full([*shape, *values.shape[1:]], padding, values.dtype)
                     expected = batch[name].dtype, (int(self.lengths[index]), *batch[name].shape[2:])
-                    if (found := (values.dtype, values.shape)) != expected:
-                        has, needs = (f"{each[0]} {list(each[1])}" for each in (found, expected))
+                    if (actual := (values.dtype, values.shape)) != expected:
+                        has, needs = (f"{spec[0]} {list(spec[1])}" for spec in (actual, expected))
                         raise ValueError(f"{self._source.where(index)}: {name} is {has}, and {needs} is expected")
                     batch[name][row, first:stop] = values[begin : begin + stop - first]
                 batch["segment_ids"][row, first:stop] = segment
@@ -191,16 +191,16 @@ def lengths_of(source: Any, field: str = "tokens") -> Any:
     """
     import numpy as np
 
-    found = adopt(source)
+    adopted = adopt(source)
     hint = "keep them with numpy.save, and pass lengths=numpy.load(…) at the next start"
-    _logger.info("reading %s examples to learn the lengths of '%s'; %s", f"{len(found):,}", field, hint)
-    lengths = np.zeros(len(found), np.int64)
-    for first in range(0, len(found), _READ):
-        for index, example in named_examples(found, range(first, min(first + _READ, len(found)))):
+    _logger.info("reading %s examples to learn the lengths of '%s'; %s", f"{len(adopted):,}", field, hint)
+    lengths = np.zeros(len(adopted), np.int64)
+    for first in range(0, len(adopted), _READ):
+        for index, example in named_examples(adopted, range(first, min(first + _READ, len(adopted)))):
             try:
                 lengths[index] = len(_field(example, field))
             except (TypeError, ValueError) as error:
-                raise DataError(f"{found.where(index)}: {error}") from error
+                raise DataError(f"{adopted.where(index)}: {error}") from error
     return lengths
 
 
@@ -257,10 +257,10 @@ def without_weights(source: Any, what: str) -> Source:
     Raises:
       DataError: it is a mixture, whose weights would be lost.
     """
-    found = adopt(source)
-    if type(found).training_order is not Source.training_order:
+    adopted = adopt(source)
+    if type(adopted).training_order is not Source.training_order:
         raise DataError(f"{what}() of a mixture would lose its weights; use it for each part, and mix those")
-    return found
+    return adopted
 
 
 def _field(example: Any, name: str) -> Any:

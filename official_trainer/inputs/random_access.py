@@ -153,7 +153,7 @@ def _scanned(reader: Reader, parsing: _Parsing | None) -> Iterator[str]:
         yield str(error)
     if parsing is not None:
         good = [index for index in range(len(reader.source)) if index not in bad]
-        yield from (f"{place}: {reason}" for place, reason in parsing.unparsed(good))
+        yield from (f"{where}: {reason}" for where, reason in parsing.unparsed(good))
 
 
 class _OfGrain(Source):

@@ -117,11 +117,11 @@ class Reader:
         except Exception as error:
             if _passes(error):
                 raise self._named(int(indices[0]), error, "" if len(indices) == 1 else " or one after it") from error
-            for place in range(len(indices)):
+            for row in range(len(indices)):
                 try:
-                    self._batch(indices[place : place + 1], positions[place : place + 1])
+                    self._batch(indices[row : row + 1], positions[row : row + 1])
                 except Exception as of_example:
-                    raise self._named(int(indices[place]), of_example) from of_example
+                    raise self._named(int(indices[row]), of_example) from of_example
             raise ExampleError(f"{self.source.where(int(indices[0]))} and those after it: {error}") from error
 
     def scan(self) -> Iterator[tuple[int, DataError]]:
@@ -191,7 +191,7 @@ def _passes(error: BaseException | None) -> bool:
     Names, because libraries that ask servers have classes of their own.
     """
     while error is not None:
-        if any(kind.__name__ in _PASSING for kind in type(error).__mro__):
+        if any(cls.__name__ in _PASSING for cls in type(error).__mro__):
             return True
         if isinstance(error, OSError) and error.errno not in _ABOUT_DATA:
             return True
@@ -200,8 +200,8 @@ def _passes(error: BaseException | None) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    own = isinstance(error, DataError) or type(error) is ValueError
-    return str(error) if own else f"{type(error).__name__}: {error}"
+    is_worded = isinstance(error, DataError) or type(error) is ValueError
+    return str(error) if is_worded else f"{type(error).__name__}: {error}"
 
 
 def _as_function(transform: Transform) -> Callable[[Any, int, int], Any]:

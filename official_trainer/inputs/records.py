@@ -191,7 +191,7 @@ class _Share:
     def scan(self, parse_fn: ParseFn) -> Iterator[str]:
         """Yields what is wrong with each record that cannot be parsed, and with each damaged file."""
         for file in self.all_files:
-            yield from (f"{place}: {reason}" for place, reason in _unparsed(file, parse_fn))
+            yield from (f"{where}: {reason}" for where, reason in _unparsed(file, parse_fn))
             if (damage := record_files.damage(file.path)) is not None:
                 yield str(damage)
 

@@ -141,14 +141,14 @@ def _not_prepared(name: str, data_dir: Any, params: Any) -> DataError:
     prepared = sorted("/".join(os.path.relpath(path, folder).split(os.sep)[:-2]) for path in found_at)
     close = nearest(name, prepared)
     if close:
-        found = f"did you mean {close[0]}?"
+        hint = f"did you mean {close[0]}?"
     elif prepared:
-        found = f"prepared there: {', '.join(prepared[:8])}{', …' if len(prepared) > 8 else ''}."
+        hint = f"prepared there: {', '.join(prepared[:8])}{', …' if len(prepared) > 8 else ''}."
     else:
-        found = "nothing is prepared there."
+        hint = "nothing is prepared there."
     option = f" --data_dir={params.tfds_data_dir}" if params.tfds_data_dir else ""
     return DataError(
-        f"{name!r}: no prepared dataset of this name in {folder}; {found} "
+        f"{name!r}: no prepared dataset of this name in {folder}; {hint} "
         f"Prepare it with: tfds build {name}{option} (training never downloads), or set tfds_data_dir",
         field="tfds_name",
     )

@@ -42,9 +42,9 @@ def first_of(records: tf.data.Dataset, parsed: tf.data.Dataset, where: Callable[
     number, _ = next(refused(parsed), (-1, ""))
     if number < 0:
         return ""
-    place = f"{where(number)}{_contents(next(iter(records.skip(number))).numpy())}"
+    described = f"{where(number)}{_contents(next(iter(records.skip(number))).numpy())}"
     code = getattr(parse_fn, "__code__", None)
-    return f"{place}\n  parse_fn: {line_of_code(code)}" if code and is_users(code.co_filename) else place
+    return f"{described}\n  parse_fn: {line_of_code(code)}" if code and is_users(code.co_filename) else described
 
 
 def _contents(record: bytes) -> str:
