@@ -28,7 +28,7 @@ class CacheFile:
     def __init__(self, *names: str) -> None:
         """Names the file: folders, and the name without its suffix; no names for one that is never kept."""
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        *folders, name = (each.replace("/", "%2F") for each in names or ("",))
+        *folders, name = (name.replace("/", "%2F") for name in names or ("",))
         self.path = Path(home, "official-trainer", *folders, f"{name}.json") if names else None
 
     def read(self) -> dict[str, Any]:

@@ -73,15 +73,15 @@ class _Converter:
         name, values_of = described["section"], described["fields"]
         declared = self._described[name]["fields"]
         related = family(self._described, name)
-        kind = next((_EXPERIMENTS[each] for each in related if each in _EXPERIMENTS), GardenExperiment)
-        trainer = MultiTaskTrainerConfig if kind is GardenMultiTask else TrainerConfig
+        base = next((_EXPERIMENTS[class_id] for class_id in related if class_id in _EXPERIMENTS), GardenExperiment)
+        trainer = MultiTaskTrainerConfig if base is GardenMultiTask else TrainerConfig
         ours: Mapping[str, type[Config]] = {"trainer": trainer, "runtime": RuntimeConfig}
         made: dict[str, Any] = {}
         types: dict[str, Any] = {}
         for key, part in values_of.items():
             made[key] = self._ours(ours[key], part) if key in ours else self.value(part)
             types[key] = type(made[key]) if fields.is_section(made[key]) else self.type(declared[key]["type"])
-        cls = self._class(name, types, made, (kind,), **constants)
+        cls = self._class(name, types, made, (base,), **constants)
         experiment: GardenExperiment = cls(**made)
         return experiment
 
@@ -112,35 +112,33 @@ class _Converter:
         """Returns a frozen dataclass with the name of Model Garden's class."""
         module, _, qualname = name.partition(":")
         missing = dataclasses.MISSING
-        own = [(key, tp, dataclasses.field(default=defaults.get(key, missing))) for key, tp in types.items()]
+        declared = [(key, tp, dataclasses.field(default=defaults.get(key, missing))) for key, tp in types.items()]
         namespace = {"__doc__": self._described[name]["doc"], "__module__": module, "GARDEN": name, **constants}
         title = qualname.rpartition(".")[2]
-        return dataclasses.make_dataclass(title, own, bases=bases, namespace=namespace, frozen=True, kw_only=True)
+        return dataclasses.make_dataclass(title, declared, bases=bases, namespace=namespace, frozen=True, kw_only=True)
 
     def _ours(self, base: type[Config], described: Value) -> Config:
         """Returns our section with the values that Model Garden's sets, and with the fields that only that has."""
         name, values_of = described["section"], described["fields"]
-        theirs, known, start = self._described[name]["fields"], fields.hints(base), base()
+        theirs, ours, start = self._described[name]["fields"], fields.hints(base), base()
         types: dict[str, Any] = {}
         defaults: dict[str, Any] = {}
         changes: dict[str, Any] = {}
         for key, field in theirs.items():
             value = self.value(values_of[key])
-            if key not in known or fields.is_section(value):
+            if key not in ours or fields.is_section(value):
                 types[key] = type(value) if fields.is_section(value) else self.type(field["type"])
                 changes[key] = defaults[key] = value
             elif values_of[key] != field.get("default", Ellipsis):
                 changes[key] = value
                 problems: list[Problem] = []
-                values.normalise(value, known[key], "", problems.append)
+                values.normalise(value, ours[key], "", problems.append)
                 if problems:
-                    types[key], defaults[key] = _either(known[key], self.type(field["type"])), getattr(start, key)
+                    types[key], defaults[key] = _either(ours[key], self.type(field["type"])), getattr(start, key)
         sides = {
-            "NOT_OURS": tuple(key for key in types if key not in known),
-            "OURS": frozenset(key for key in known if key not in theirs),
-            "SET_THERE": frozenset(
-                key for key in known if key in theirs and "null" not in arms_of(theirs[key]["type"])
-            ),
+            "NOT_OURS": tuple(key for key in types if key not in ours),
+            "OURS": frozenset(key for key in ours if key not in theirs),
+            "SET_THERE": frozenset(key for key in ours if key in theirs and "null" not in arms_of(theirs[key]["type"])),
         }
         section: Config = self._class(name, types, defaults, (_GARDENS[base],), **sides)(**changes)
         return section
@@ -149,17 +147,17 @@ class _Converter:
         """Returns the Python type for a described type."""
         if isinstance(tp, str):
             return _WORDS[tp]
-        kind, *rest = tp
-        if kind == "literal":
+        form, *rest = tp
+        if form == "literal":
             return Literal[tuple(rest)]
-        if kind == "section":
+        if form == "section":
             return self.section(rest[0])
         arms: Any = tuple(self.type(arm) for arm in rest)
-        if kind == "union":
+        if form == "union":
             return _either(*arms)
-        if kind == "dict":
+        if form == "dict":
             return dict.__class_getitem__((str, arms[0]))
-        return tuple.__class_getitem__(arms if kind == "tuple" else (arms[0], ...))
+        return tuple.__class_getitem__(arms if form == "tuple" else (arms[0], ...))
 
     def value(self, value: Value) -> Any:
         """Returns the value for a described value."""

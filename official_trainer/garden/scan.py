@@ -92,7 +92,7 @@ def scan(root: Path, package: str) -> Scanned:
             continue
         for name, line, summary in said:
             (scanned.found if name else scanned.computed).append(Experiment(name, module, path, line, summary))
-    scanned.found.sort(key=lambda each: each.name)
+    scanned.found.sort(key=lambda experiment: experiment.name)
     return scanned
 
 

@@ -98,8 +98,8 @@ def _experiment(task: Any) -> Any:
 
 _Make = Callable[[Any, Any, Any], Any]
 _MODULES: Mapping[str, tuple[_Make, str]] = {
-    f"official.{task}": (make, place)
-    for make, task, place in (
+    f"official.{task}": (make, path)
+    for make, task, path in (
         (_image, "vision.tasks.image_classification:ImageClassificationTask",
          "vision.serving.image_classification:ClassificationModule"),
         (_image, "vision.tasks.maskrcnn:MaskRCNNTask", "vision.serving.detection:DetectionModule"),

@@ -55,7 +55,7 @@ def describe(config: Any) -> dict[str, Any]:
     classes = _Classes()
     described = classes.value(config)
     restrictions = list(getattr(config, "_restrictions", None) or [])
-    return {"format": FORMAT, "classes": classes.found, "config": described, "restrictions": restrictions}
+    return {"format": FORMAT, "classes": classes.by_id, "config": described, "restrictions": restrictions}
 
 
 def id_of(cls: type) -> str:
@@ -89,7 +89,7 @@ class _Classes:
     """Collects the classes of a configuration while its values are described."""
 
     def __init__(self) -> None:
-        self.found: dict[str, dict[str, Any]] = {}
+        self.by_id: dict[str, dict[str, Any]] = {}
 
     def value(self, value: Any) -> Value:
         if isinstance(value, list | tuple):
@@ -101,21 +101,21 @@ class _Classes:
         if is_free(value):
             return {"map": {str(key): self.value(item) for key, item in _contents(value).items()}}
         self.add(type(value))
-        described = self.found[id_of(type(value))]["fields"]
-        found = {}
+        described = self.by_id[id_of(type(value))]["fields"]
+        fields = {}
         for name, part in _contents(value).items():
-            found[name] = self.value(part)
+            fields[name] = self.value(part)
             field = described.setdefault(name, {"type": "any", "default": None})
-            field["type"] = self._widened(field["type"], found[name])
-        return {"section": id_of(type(value)), "fields": found}
+            field["type"] = self._widened(field["type"], fields[name])
+        return {"section": id_of(type(value)), "fields": fields}
 
     def add(self, cls: type) -> None:
         """Describes a class, its bases, and the classes of its fields."""
-        if id_of(cls) in self.found:
+        if id_of(cls) in self.by_id:
             return
         fields: dict[str, Any] = {}
         bases = [base for base in cls.__bases__ if is_config_class(base) and id_of(base) not in (CONFIG, _ONE_OF)]
-        self.found[id_of(cls)] = {
+        self.by_id[id_of(cls)] = {
             "doc": inspect.cleandoc(cls.__dict__.get("__doc__") or ""),
             "bases": [id_of(base) for base in bases],
             "one_of": any(id_of(base) == _ONE_OF for base in cls.__mro__),
@@ -175,22 +175,22 @@ class _Classes:
         if isinstance(tp, str):
             accepted = {"float": (int, float)}.get(tp) or tuple(t for t, word in _SCALARS.items() if word == tp)
             return type(value) in accepted
-        kind, *rest = tp
-        if kind == "union":
+        form, *rest = tp
+        if form == "union":
             return any(self._fits(arm, value) for arm in rest)
-        if kind == "literal":
+        if form == "literal":
             return value in rest
         if not isinstance(value, dict):
             return False
-        if kind == "section":
-            return value.get("section") is not None and rest[0] in family(self.found, value["section"])
-        if kind == "dict":
+        if form == "section":
+            return value.get("section") is not None and rest[0] in family(self.by_id, value["section"])
+        if form == "dict":
             return "map" in value and all(self._fits(rest[0], item) for item in value["map"].values())
         items = value.get("list")
-        if items is None or (kind == "tuple" and len(items) != len(rest)):
+        if items is None or (form == "tuple" and len(items) != len(rest)):
             return False
-        each = rest if kind == "tuple" else rest * len(items)
-        return all(self._fits(arm, item) for arm, item in zip(each, items, strict=True))
+        arms = rest if form == "tuple" else rest * len(items)
+        return all(self._fits(arm, item) for arm, item in zip(arms, items, strict=True))
 
 
 def _natural(value: Value) -> Type:
@@ -211,9 +211,9 @@ def arms_of(tp: Type) -> list[Type]:
 
 def _union(arms: list[Type]) -> Type:
     flat: list[Type] = []
-    for each in (each for arm in arms for each in arms_of(arm)):
-        if each not in flat:
-            flat.append(each)
+    for inner in (inner for arm in arms for inner in arms_of(arm)):
+        if inner not in flat:
+            flat.append(inner)
     return flat[0] if len(flat) == 1 else ["union", *flat]
 
 

@@ -52,15 +52,15 @@ def build_task(config: Any, logging_dir: str | None = None, name: str = "") -> A
         if task_config.BUILDER is None:  # no Task is bound to the class itself
             task_factory.get_task_cls(type(task_config))
     except LookupError as error:
-        kind = f"{type(task_config).__module__}.{type(task_config).__qualname__}"
+        class_name = f"{type(task_config).__module__}.{type(task_config).__qualname__}"
         fix = unregistered(type(task_config), base_task.Task, "@task_factory.register_task_cls")
-        place = line_of_class(type(task_config)) if fix else None
+        origin = line_of_class(type(task_config)) if fix else None
         fix = fix or (
             "import the module of its Task in a file of experiments/, where an import error also shows which packages "
             "are missing"
         )
-        what = f"no Task of Model Garden is registered for {kind}"
-        raise UnregisteredTaskError(str(Problem(what, "task", fix=fix, origin=place))) from error
+        what = f"no Task of Model Garden is registered for {class_name}"
+        raise UnregisteredTaskError(str(Problem(what, "task", fix=fix, origin=origin))) from error
     return task_factory.get_task(task_config, logging_dir=logging_dir, **({"name": name} if name else {}))
 
 
@@ -85,11 +85,11 @@ def _register(module: str) -> None:
     """
     if module:
         import_module(module)
-    parts = module.split(".")
-    depths = range(3, len(parts)) if module.startswith("official.projects.") else ()
-    for package in (".".join(parts[:depth]) for depth in depths):
-        found = (f"{package}.{name}" for name in ("registry_imports", "common.registry_imports", "train"))
-        if (name := next(filter(_exists, found), None)) is not None:
+    segments = module.split(".")
+    depths = range(3, len(segments)) if module.startswith("official.projects.") else ()
+    for package in (".".join(segments[:depth]) for depth in depths):
+        candidates = (f"{package}.{name}" for name in ("registry_imports", "common.registry_imports", "train"))
+        if (name := next(filter(_exists, candidates), None)) is not None:
             try:
                 import_module(name)
             except ModuleNotFoundError as error:
@@ -115,12 +115,12 @@ def to_object(section: Any) -> Any:
 def _section(section: Config) -> Any:
     cls = _class(garden_class(section))
     converted = cls()
-    own = vars(converted)
+    values = vars(converted)
     for name in fields.hints(type(section)):
         value = getattr(section, name)
         # A value that is unset here has another value there, such as -1: keep their default.
         if name not in section.OURS and not (value is None and section.OURS):
-            own[name] = _value(value, own.get(name))
+            values[name] = _value(value, values.get(name))
     return converted
 
 
