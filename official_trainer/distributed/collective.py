@@ -165,10 +165,10 @@ class ProcessGroup:
             yield
             return
         totals = {}
-        for variable, *parts in zip(small, *self.exchange([local_sum(v) for v in small]), strict=True):
+        for variable, *local_sums in zip(small, *self.exchange([local_sum(v) for v in small]), strict=True):
             is_mean = variable.aggregation == tf.VariableAggregation.MEAN
             divisor = self._strategy.num_replicas_in_sync if is_mean else 1
-            totals[id(variable)] = tf.constant(sum(parts) / divisor, variable.dtype)
+            totals[id(variable)] = tf.constant(sum(local_sums) / divisor, variable.dtype)
         before = self._strategy.reduce
 
         def reduce(reduce_op: Any, value: Any, axis: Any = None) -> Any:
@@ -219,8 +219,8 @@ class ProcessGroup:
         """Replaces `Strategy.reduce` for the chief: outside of collective calls its own replicas stand for all."""
         if (self._depth and not self._is_chief_only) or not tf.executing_eagerly():
             return self._reduce(reduce_op, value, axis=axis)
-        parts = [tf.convert_to_tensor(part) for part in self._strategy.experimental_local_results(value)]
-        mean = tf.add_n(parts) / tf.cast(len(parts), parts[0].dtype) if len(parts) > 1 else parts[0]
+        tensors = [tf.convert_to_tensor(part) for part in self._strategy.experimental_local_results(value)]
+        mean = tf.add_n(tensors) / tf.cast(len(tensors), tensors[0].dtype) if len(tensors) > 1 else tensors[0]
         if axis is not None:
             raise RuntimeError("strategy.reduce over an axis needs all workers, and only the chief is here")
         is_sum = reduce_op in (tf.distribute.ReduceOp.SUM, "SUM")

@@ -46,9 +46,9 @@ class ReplicaValues:
           set_by_replicas: more of them, of which a step sets each copy by itself where they are not aggregated.
         """
         self._peers = peers
-        own = [v for v in set_by_replicas if not _parts(v) and v.aggregation == tf.VariableAggregation.NONE]
-        parts = [_parts(variable) for variable in variables] + [tuple(getattr(v, "values", ())) for v in own]
-        self._parts = [copies for copies in parts if len(copies) * peers.count > 1]
+        separate = [v for v in set_by_replicas if not _parts(v) and v.aggregation == tf.VariableAggregation.NONE]
+        all_copies = [_parts(variable) for variable in variables] + [tuple(getattr(v, "values", ())) for v in separate]
+        self._parts = [copies for copies in all_copies if len(copies) * peers.count > 1]
         values = [tf.concat([tf.stack(copies)] * peers.count, axis=0) for copies in self._parts]
         with tf.device("CPU:0"):
             self._saved = [tf.Variable(value, trainable=False, name="of_replicas") for value in values]
@@ -56,24 +56,24 @@ class ReplicaValues:
 
     def collect(self) -> None:
         """Copies the value of each replica to `state`."""
-        own = [tf.stack([part.read_value() for part in parts]).numpy() for parts in self._parts]
-        for saved, *values in zip(self._saved, *self._peers.exchange(own), strict=True):
+        local_values = [tf.stack([copy.read_value() for copy in copies]).numpy() for copies in self._parts]
+        for saved, *values in zip(self._saved, *self._peers.exchange(local_values), strict=True):
             saved.assign(tf.concat(values, axis=0))
 
     def restore(self) -> None:
         """Assigns each replica its value from `state`."""
-        for saved, parts in zip(self._saved, self._parts, strict=True):
-            first = self._peers.index * len(parts)
-            for part, value in zip(parts, tf.unstack(saved[first : first + len(parts)]), strict=True):
-                part.assign(value)
+        for saved, copies in zip(self._saved, self._parts, strict=True):
+            first = self._peers.index * len(copies)
+            for copy, value in zip(copies, tf.unstack(saved[first : first + len(copies)]), strict=True):
+                copy.assign(value)
 
 
 class ValueBackup:
     """The values of variables at this moment, on every replica."""
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        parts = [part for variable in variables for part in copies(variable)]
-        self._values = [(part, tf.identity(part.read_value())) for part in parts]
+        of_replicas = [part for variable in variables for part in copies(variable)]
+        self._values = [(part, tf.identity(part.read_value())) for part in of_replicas]
 
     def restore(self) -> None:
         """Assigns every replica its value of then, bit for bit."""
@@ -138,15 +138,15 @@ def find_difference(
       tolerance: how much they may differ.
       peers: the processes.
     """
-    own: list[list[str]] = []
-    for _, each in named:
-        own.append([])
-        for array in map(_as_array, copies(each)):
+    checksums: list[list[str]] = []
+    for _, value in named:
+        checksums.append([])
+        for array in map(_as_array, copies(value)):
             content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
-            own[-1].append(hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + content).hexdigest())
-    for (name, each), *sums in zip(named, *peers.exchange(own), strict=True):
+            checksums[-1].append(hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + content).hexdigest())
+    for (name, value), *sums in zip(named, *peers.exchange(checksums), strict=True):
         if len(set(itertools.chain(*sums))) > 1:
-            values = [(str(part.device) if hasattr(part, "numpy") else "", _as_array(part)) for part in copies(each)]
+            values = [(str(part.device) if hasattr(part, "numpy") else "", _as_array(part)) for part in copies(value)]
             if said := _difference(list(itertools.chain(*peers.exchange(values))), tolerance):
                 return name, said
     return None

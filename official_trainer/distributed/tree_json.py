@@ -154,23 +154,23 @@ def _bytes(text: str) -> bytes:
 def _rebuild(described: Any) -> Any:
     if not isinstance(described, list):
         return described
-    form, *parts = described
+    form, *items = described
     if form in ("array", "scalar"):
-        array = _rebuild_array(parts[0], parts[1], parts[2:])
+        array = _rebuild_array(items[0], items[1], items[2:])
         return array[()] if form == "scalar" else array
     if form == "dict":
-        return {_rebuild(key): _rebuild(value) for key, value in parts}
-    return _FORMS[form]([_rebuild(part) for part in parts])
+        return {_rebuild(key): _rebuild(value) for key, value in items}
+    return _FORMS[form]([_rebuild(item) for item in items])
 
 
 _FORMS: Mapping[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "tuple": tuple,
-    "bytes": lambda parts: _bytes(parts[0]),
-    "float": lambda parts: float(parts[0]),
-    "tensor": lambda parts: tf.constant(parts[0]),
-    "sparse": lambda parts: tf.SparseTensor(*parts),
-    "ragged": lambda parts: tf.RaggedTensor.from_nested_row_splits(parts[0], parts[1:]),
+    "bytes": lambda items: _bytes(items[0]),
+    "float": lambda items: float(items[0]),
+    "tensor": lambda items: tf.constant(items[0]),
+    "sparse": lambda items: tf.SparseTensor(*items),
+    "ragged": lambda items: tf.RaggedTensor.from_nested_row_splits(items[0], items[1:]),
 }
 
 

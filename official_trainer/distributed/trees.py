@@ -102,8 +102,8 @@ def assert_replica_integrity(tree: Any, *, absolute_tolerance: float = 0.0, rela
             path = next((path for path in (*first, *other) if (path in first) != (path in other)), "the order")
             raise TreeError(f"worker 0 and worker {number} hold trees of other structures: they differ in {path}")
     tolerance = Tolerance(absolute=absolute_tolerance, relative=relative_tolerance)
-    if (found := find_difference(named, tolerance, peers)) is not None:
-        path, said = found
+    if (difference := find_difference(named, tolerance, peers)) is not None:
+        path, said = difference
         raise ReplicaIntegrityError(f"replicas hold different values of {path or 'the value'}: {said}")
 
 
@@ -149,8 +149,8 @@ def _mapped(function: Callable[[str, Any], Any], tree: Any, path: str = "") -> A
     if isinstance(tree, Mapping):
         return {key: _mapped(function, value, f"{prefix}{key}") for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        parts = [_mapped(function, value, f"{prefix}{index}") for index, value in enumerate(tree)]
-        return parts if isinstance(tree, list) else tuple(parts)
+        items = [_mapped(function, value, f"{prefix}{index}") for index, value in enumerate(tree)]
+        return items if isinstance(tree, list) else tuple(items)
     return function(path, tree)
 
 
