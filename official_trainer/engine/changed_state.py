@@ -72,13 +72,13 @@ class ChangedState:
 
     def _named(self, lost: Sequence[tuple[Any, Any]]) -> list[tuple[str, str, bool, Any]]:
         """Returns what handles lead to: its name, what it is, whether it is attached now, what changes it."""
-        found, unsaved, named = self._find(), attached.unsaved_state(self._task), []
+        by_path, unsaved, named = self._find(), attached.unsaved_state(self._task), []
         values = [(_value_of(handle), handle, operation) for handle, operation in lost]
         once = {id(value): (value, handle, operation) for value, handle, operation in reversed(values)}
         for value, handle, operation in reversed(once.values()):
             if value is None:  # an iterator, a writer of summaries
                 continue
-            path = next((path for path, other in found.items() if any(h is handle for h in _handles(other))), "")
+            path = next((path for path, other in by_path.items() if any(h is handle for h in _handles(other))), "")
             name = str(getattr(value, "name", None) or type(value).__name__).removesuffix(":0")
             if not any(fnmatch.fnmatchcase(word, pattern) for word in (path, name) for pattern in unsaved):
                 is_variable = isinstance(value, tf.Variable)
@@ -137,9 +137,9 @@ def _changed(graph: Any) -> list[tuple[Any, Any]]:
     return [(outer, operation) for outer, operation in changing if operation is not None]
 
 
-def _reads(kind: str) -> bool:
+def _reads(op_type: str) -> bool:
     """Whether operations of a kind leave what a handle leads to as it is, also tokens that order collective ones."""
-    return kind in _READS or kind.startswith("Collective")
+    return op_type in _READS or op_type.startswith("Collective")
 
 
 def _sets_first_value(operation: Any) -> bool:

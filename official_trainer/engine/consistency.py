@@ -61,8 +61,8 @@ def check(peers: Peers, facts_of: Callable[[], Facts]) -> None:
     if peers.count == 1:
         return
     of_all = peers.exchange({_SELF: f"{socket.gethostname()}, pid {os.getpid()}", **facts_of()})
-    names = [name for name in dict.fromkeys(name for each in of_all for name in each) if name != _SELF]
-    differing = [name for name in names if len({each.get(name, _MISSING) for each in of_all}) > 1]
+    names = [name for name in dict.fromkeys(name for facts in of_all for name in facts) if name != _SELF]
+    differing = [name for name in names if len({facts.get(name, _MISSING) for facts in of_all}) > 1]
     if differing:
         raise DisagreementError(
             "the processes of this run do not agree; nothing was trained.\n"

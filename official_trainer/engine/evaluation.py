@@ -434,16 +434,18 @@ class Evaluation:
           MetricDirectionError: it is not declared, or as neither `max` nor `min`.
         """
         sets = self.sets
-        found = next((each for each in self._named_sets if name.startswith(f"{each.name}|")), None)
-        inner = name if found is None else name.removeprefix(f"{found.name}|")
-        found = found or next((each for each in sets if not each.name), None)
-        if found is None:
-            known = ", ".join(each.name for each in sets)
+        owner = next(
+            (validation_set for validation_set in self._named_sets if name.startswith(f"{validation_set.name}|")), None
+        )
+        inner = name if owner is None else name.removeprefix(f"{owner.name}|")
+        owner = owner or next((validation_set for validation_set in sets if not validation_set.name), None)
+        if owner is None:
+            names = ", ".join(validation_set.name for validation_set in sets)
             raise metrics.MetricDirectionError(
                 f"it is unknown whether a higher or a lower {name!r} is better: it belongs to no validation set; there "
-                f"are {known}, whose metrics are called {sets[0].name}|{name}"
+                f"are {names}, whose metrics are called {sets[0].name}|{name}"
             )
-        return metrics.direction_of(found.task, found.measures, inner, name)
+        return metrics.direction_of(owner.task, owner.measures, inner, name)
 
     def rule_of(self, name: str) -> monitored.Rule | None:
         """Returns the rule that the task declares for the numbers inside `name`; None if it declares none."""
@@ -583,5 +585,5 @@ def _joined(values: Sequence[Any]) -> Any:
     if not isinstance(first, tuple | list):
         return first  # of the host, not of its replicas
     if any(isinstance(part, Mapping | tuple | list) for part in first):
-        return type(first)(_joined(list(parts)) for parts in zip(*values, strict=True))
+        return type(first)(_joined(list(items)) for items in zip(*values, strict=True))
     return tuple(part for value in values for part in value)

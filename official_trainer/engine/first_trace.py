@@ -51,13 +51,15 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Data, *, compi
     of_model = kerases.of(model).metrics(model, compiled=compiled)
     metrics = [*metrics_of(task, model, training=trains), *of_model]
     # These metrics get their variables from `build_all_metrics`.
-    replaced = [kerases.replace_method(each, "update_state", _leave_out) for each in metrics if kerases.waits(each)]
+    replaced = [
+        kerases.replace_method(metric, "update_state", _leave_out) for metric in metrics if kerases.waits(metric)
+    ]
 
     def trace(name: str, step: Callable[..., Any]) -> None:
         _, updated = _trace(task, optimizers, data, name, functools.partial(step, model=model, metrics=metrics))
-        for each, of_step in zip(optimizers[1:], updated[1:], strict=True):
+        for unbuilt, of_step in zip(optimizers[1:], updated[1:], strict=True):
             if of_step:
-                kerases.of(each).build_slots(each, of_step)
+                kerases.of(unbuilt).build_slots(unbuilt, of_step)
 
     predict = functools.partial(_predict, task)
     if trains:

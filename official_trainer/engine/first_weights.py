@@ -123,7 +123,7 @@ class _Source:
             told = str(error).startswith(field)
             self._problem = error if told else CheckpointError(f"{field}: {error}")
         others = [value for value in vars(task).values() if "Model" in kerases.kinds(value)]  # such as a teacher
-        variables = [variable for each in (*others, model) for variable in flatten(each).values()]
+        variables = [variable for owner in (*others, model) for variable in flatten(owner).values()]
         self._variables = list({id(variable): variable for variable in variables}.values())
         self._before = self._checksums()
 

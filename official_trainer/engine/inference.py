@@ -59,9 +59,9 @@ class Inference:
         self._task, self._model = task, model
         self._streams = streams or RandomStreams(model, seed, required_by(task))
         self.strategy = tf.distribute.get_strategy()
-        own = getattr(type(task), "predict_step", None)
+        predict_step = getattr(type(task), "predict_step", None)
         # The one that the author of the task wrote, for messages.
-        self._method = "inference_step" if own is None or own is Task.predict_step else "predict_step"
+        self._method = "inference_step" if predict_step is None or predict_step is Task.predict_step else "predict_step"
         self._step_of_task = export.predict_step_of(task)
         self._name = f"{type(task).__name__}.{self._method}"
         self._step = tf.function(engine_function(self._next_outputs)) if use_tf_function else self._next_outputs
@@ -154,8 +154,8 @@ def joined(outputs: Mapping[str, Any], counts: Sequence[int], of: str) -> Column
     import numpy as np
 
     columns = {}
-    for name, parts in outputs.items():
-        busy = [on_host(part) for part, count in zip(parts, counts, strict=True) if count]
+    for name, values in outputs.items():
+        busy = [on_host(part) for part, count in zip(values, counts, strict=True) if count]
         for part, count in zip(busy, filter(None, counts), strict=True):
             if part.shape[:1] != (count,):
                 raise OutputError(
@@ -174,17 +174,17 @@ def num_examples_of(inputs: Any) -> tf.Tensor:
 
 def compute_if_busy(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Returns `compute()`, or an empty result of the same structure for a replica without examples; traced."""
-    found: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
 
     def busy() -> dict[str, Any]:
-        found.update(compute())
-        return found
+        outputs.update(compute())
+        return outputs
 
     def empty(value: tf.Tensor) -> tf.Tensor:  # with size 0 in each open dimension, else zeros
         return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
 
     def idle() -> dict[str, Any]:  # traced after `busy`
-        return tf.nest.map_structure(empty, found)
+        return tf.nest.map_structure(empty, outputs)
 
     computed: dict[str, Any] = tf.cond(num_examples > 0, busy, idle)
     return computed

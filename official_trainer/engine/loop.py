@@ -203,9 +203,9 @@ class Loop:
         run, step = self._run, self.state.step
         run.summary_step = step
         self._results = run.outputs = self.trainer.train_loop_end()
-        found = points(self._results)  # once: it waits for the device
-        run.train_logs = numbers_in(found)
-        self.metric_writer.log("train", step, found)
+        results = points(self._results)  # once: it waits for the device
+        run.train_logs = numbers_in(results)
+        self.metric_writer.log("train", step, results)
         self.observer.on_summary(step)
         if not self.state.is_done:
             self.trainer.train_loop_begin()
@@ -274,8 +274,8 @@ class Loop:
         step = self.state.step
         if not self.due.is_evaluation_due(step, is_last=self.state.is_done):
             return
-        found = self.observer.find_row(step, "validation")
-        if found is None:
+        row = self.observer.find_row(step, "validation")
+        if row is None:
             self._enter("evaluate")
             logs = self.trainer.evaluate(self.trainer.config.trainer.validation_steps)
             self._meet(self.actions.traces(self.trainer.context.traces.take()))
@@ -285,8 +285,8 @@ class Loop:
             self.metric_writer.log("validation", step, results)
             self._results = logs  # not before: an action may have ended training, with a summary
         elif not self.actions.has_seen_evaluation(step):
-            self._run.outputs = found  # the process died between the row and the next checkpoint
-            self._meet(self.actions.evaluation(found, ended=self.state.is_done))
+            self._run.outputs = row  # the process died between the row and the next checkpoint
+            self._meet(self.actions.evaluation(row, ended=self.state.is_done))
 
     def _recover(self, error: NonFiniteError) -> None:
         """Goes back and prepares to continue from there, or raises what cannot be recovered from."""
@@ -307,8 +307,8 @@ class Loop:
         self.store.wait()
         self._report_saves()
         if self._is_paused:
-            place = f"step {state.step}" + ("" if state.end_step is None else f" of {state.end_step}")
-            state.stop_reason = f"stopped at {place}, by --until_step; without it the same command goes on"
+            reached = f"step {state.step}" + ("" if state.end_step is None else f" of {state.end_step}")
+            state.stop_reason = f"stopped at {reached}, by --until_step; without it the same command goes on"
             self.observer.on_stop(state.stop_reason)
             return
         self.stop.check()

@@ -111,7 +111,7 @@ class TrainMeasures:
 
     def reset(self) -> None:
         """Resets the metrics that do not go on."""
-        for metric in [each for each in self._measures if each not in self._kept]:
+        for metric in [metric for metric in self._measures if metric not in self._kept]:
             reset(metric)  # reads, too: TensorFlow's assignments return the new values
         self.numbers.reset()
         self.forget_bad_step()

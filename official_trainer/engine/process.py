@@ -26,8 +26,8 @@ def configure_process(runtime: Any) -> None:
     """
     _choose_gpus(runtime.num_gpus)
     _split_cpu(runtime.num_logical_cpus)
-    for kind in kerases.in_use():
-        kind.configure(policy=_policy(runtime))
+    for keras in kerases.in_use():
+        keras.configure(policy=_policy(runtime))
     configure_steps(runtime)
     random_streams.enable(runtime.seed)
 

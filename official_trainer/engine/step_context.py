@@ -137,9 +137,9 @@ class StepContext:
     @property
     def other_optimizers(self) -> dict[str, Any]:
         """The optimizers of the task and the model beside `optimizer`, by the attributes that lead to them."""
-        own = kerases.inner(self.optimizer)
+        inner = kerases.inner(self.optimizer)
         held = self.attached.optimizers.items()
-        return {path.partition("/")[2]: other for path, other in held if kerases.inner(other) is not own}
+        return {path.partition("/")[2]: other for path, other in held if kerases.inner(other) is not inner}
 
     @property
     def step(self) -> int:

@@ -227,11 +227,11 @@ class DatasetBuilder(Data):
         size = getattr(self.params, "global_batch_size", 0)
         if examples is not None and examples < size and not self._has_warned:
             self._has_warned = True
-            place = self.section or self.source
+            name = self.section or self.source
             _logger.warning(
                 "%s: a batch of %d is larger than the data, which has %d examples, so each batch holds some of them "
                 "several times; set %s.global_batch_size to at most %d",
-                *(place, size, examples, place, examples),
+                *(name, size, examples, name, examples),
             )
 
     def example_from(self, position: int) -> Callable[[int], int | None]:

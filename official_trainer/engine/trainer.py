@@ -139,8 +139,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         data = _data_of(builder, train_dataset, "train_dataset")
         if not isinstance(task, MultiTask):
             compiled = options is not None and options.as_fit
-            own = _builder(config, task, getattr(config.task, "validation_data", None), "task.validation_data")
-            first = data if train else _data_of(own, validation_dataset, "validation_dataset")
+            validation = _builder(config, task, getattr(config.task, "validation_data", None), "task.validation_data")
+            first = data if train else _data_of(validation, validation_dataset, "validation_dataset")
             build_all_layers(model, task, optimizer if train else None, first, compiled=compiled)
         self.context = context = StepContext(config, task, model, optimizer, options, self._coordinator)
         self.strategy, self.task, self.model = context.strategy, task, model
@@ -510,31 +510,31 @@ def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, eval
     """Returns the task's own set, and those that have names; with metrics where they will be evaluated."""
     section = "task.validation_data"
     builder = _builder(config, context.task, getattr(config.task, "validation_data", None), section)
-    own = ValidationSet(context, context.task, context.model, builder)
-    own.dataset = dataset
+    own_set = ValidationSet(context, context.task, context.model, builder)
+    own_set.dataset = dataset
     named = []
     routines = [(f"task.task_routines[{i}]", part) for i, part in enumerate(parts_in(context.task))]
     routines += [(f"eval_tasks[{i}]", part) for i, part in enumerate(context.options.eval_tasks)]
-    for place, part in routines:
-        section = f"{place}.task_config.validation_data"
+    for path, part in routines:
+        section = f"{path}.task_config.validation_data"
         builder = _builder(config, part.task, part.task.task_config.validation_data, section)
         model = sub_model(context.model, part.name)
         named.append(ValidationSet(context, part.task, model, builder, name=part.name, steps=part.eval_steps))
-    for validation_set in (*named, own) if evaluates else ():
+    for validation_set in (*named, own_set) if evaluates else ():
         if validation_set.name or validation_set.has_data:
             validation_set.build_metrics()
             data = _data_of(validation_set.builder, validation_set.dataset, "validation_dataset")
             build_all_metrics(validation_set.metrics, validation_set.model, validation_set.task, None, data)
-    return [own, *named]
+    return [own_set, *named]
 
 
 def _build_train_metrics(config: Any, context: StepContext, metrics: Sequence[Any], data: Data) -> None:
     """Creates the variables of training metrics, of several tasks those of each, before anything is restored."""
-    parts = parts_in(context.task)
-    if not parts:
+    task_parts = parts_in(context.task)
+    if not task_parts:
         build_all_metrics(metrics, context.model, context.task, context.optimizer, data)
     of_parts = {metric.name: metric.metrics for metric in metrics if hasattr(metric, "by_flat_name")}
-    for part in parts:
+    for part in task_parts:
         of_part = _builder(config, part.task, part.task.task_config.train_data, "", trains=True)
         model = sub_model(context.model, part.name)
         build_all_metrics(of_parts.get(part.name, ()), model, part.task, context.optimizer, of_part)
