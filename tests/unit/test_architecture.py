@@ -107,6 +107,7 @@ STRINGS = {
     "config/components.py": "a component is a file of `actions`, `tracking` or `sources`, or an entry point of a group",
     "launch/targets/__init__.py": "the name of a group of entry points",
     "processes/forked.py": "what the process imports that others are forked from",
+    "processes/training_imports.py": "the modules that it imports in turn",
     "runs/build.py": "a part that can be taken away",
     "runs/job.py": "a part that can be taken away",
     "runs/predict.py": "a part that can be taken away",
@@ -174,6 +175,7 @@ NEED_TENSORFLOW = {
     *("runs/chosen_checkpoint.py", "runs/observer.py", "runs/train.py", "runs/worker.py"),
     *("tasks/keras/garden3.py", "tasks/keras/keras3.py", "tasks/metrics.py", "tasks/numbers.py"),
     *("tasks/keras/weight_files.py", "tasks/multi_task/model.py", "tasks/vocabularies.py"),
+    "processes/training_imports.py",
     "cli/template/experiments/my_experiment.py",  # as a module of a user's, where `import keras` waits until it is used
 }
 """Modules that import TensorFlow when they are imported, beside those of `engine/` and `program/`."""
