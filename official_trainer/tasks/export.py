@@ -298,7 +298,9 @@ def kind_of(path: str) -> str | None:
     """Returns what an exported model is read as: `saved_model`, or one of `ENDINGS`; None for anything else."""
     if files.exists(files.join(path, "saved_model.pb")):
         return "saved_model"
-    return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending) and os.path.isfile(path)), None)
+    return next(
+        (format_name for ending, format_name in ENDINGS.items() if path.endswith(ending) and os.path.isfile(path)), None
+    )
 
 
 def exported_step(directory: str) -> int | None:

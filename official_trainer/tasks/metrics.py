@@ -52,15 +52,15 @@ def MovingAverage(metric: Any, weight: float = SMOOTHING_WEIGHT, name: str | Non
     """
     if not 0 < weight <= 1:
         raise ValueError(f"weight of MovingAverage({metric.name}) is {weight}; it must be above 0, at most 1")
-    kind = next(cls for cls in type(metric).__mro__ if cls.__name__ == "Metric")
-    return _moving_average_class(kind)(metric, weight, name or f"smoothed_{metric.name}")
+    metric_class = next(cls for cls in type(metric).__mro__ if cls.__name__ == "Metric")
+    return _moving_average_class(metric_class)(metric, weight, name or f"smoothed_{metric.name}")
 
 
 @functools.cache
-def _moving_average_class(kind: Any) -> Any:
+def _moving_average_class(metric_class: Any) -> Any:
     """Returns the class of moving averages for the class `Metric` of a Keras."""
 
-    class Average(kind):
+    class Average(metric_class):
         def __init__(self, metric: Any, weight: float, name: str) -> None:
             super().__init__(name=name, dtype="float32")
             self._metric, self._weight = metric, weight

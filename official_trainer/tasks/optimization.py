@@ -35,8 +35,8 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> Any:
       runtime_config: the section `runtime`; None for no loss scaling.
     """
     model = _model.get()
-    kind = kerases.of(model) if model is not None else kerases.in_use()[-1]
-    return kind.build_optimizer(optimizer_config, runtime_config)
+    implementation = kerases.of(model) if model is not None else kerases.in_use()[-1]
+    return implementation.build_optimizer(optimizer_config, runtime_config)
 
 
 def build_slots(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -69,8 +69,8 @@ def learning_rate(optimizer: Any, global_step: tf.Variable) -> tf.Tensor:
 
 def learning_rates(optimizer: Any, global_step: tf.Variable) -> dict[str, tf.Tensor]:
     """Returns the rate of the next update by its name in logs; of several optimizers in one, the rate of each."""
-    parts = getattr(optimizer, "optimizers", [optimizer])
-    rates = [learning_rate(part, global_step) for part in parts]
+    sub_optimizers = getattr(optimizer, "optimizers", [optimizer])
+    rates = [learning_rate(sub_optimizer, global_step) for sub_optimizer in sub_optimizers]
     return dict(zip(rate_names(optimizer), rates, strict=True))
 
 
@@ -78,8 +78,8 @@ def rate_names(optimizer: Any) -> list[str]:
     """Returns the names of `learning_rates`."""
     if not hasattr(optimizer, "optimizers"):
         return ["learning_rate"]
-    parts = enumerate(optimizer.optimizers)  # with Model Garden's names
-    return [f"{type(part).__name__}_{i}_learning_rate" for i, part in parts]
+    numbered = enumerate(optimizer.optimizers)  # with Model Garden's names
+    return [f"{type(sub_optimizer).__name__}_{i}_learning_rate" for i, sub_optimizer in numbered]
 
 
 class FixedRateError(UserError, TypeError):
@@ -100,14 +100,14 @@ class RateScale:
         Raises:
           FixedRateError: its rate is neither a variable nor a schedule.
         """
-        kind = kerases.of(optimizer)
-        rate = kind.rate(optimizer)
+        implementation = kerases.of(optimizer)
+        rate = implementation.rate(optimizer)
         self._rate: tf.Variable | None = rate if isinstance(rate, tf.Variable) else None
         if self._rate is not None:
             self._unscaled = self._rate.numpy()
         elif "LearningRateSchedule" in kerases.kinds(rate):
             self._scale = tf.Variable(1.0, trainable=False, name="learning_rate_scale")
-            kind.set_schedule(optimizer, lambda step: rate(step) * tf.cast(self._scale, tf.float32))
+            implementation.set_schedule(optimizer, lambda step: rate(step) * tf.cast(self._scale, tf.float32))
         else:
             name = type(kerases.inner(optimizer)).__name__
             raise FixedRateError(

@@ -238,14 +238,14 @@ def on_host(tensors: Tensors, strategy: tf.distribute.Strategy) -> dict[str, flo
     import numpy as np
 
     published: dict[str, float | Histogram | Image] = {}
-    for kind, named in tensors.items():
+    for summary_type, named in tensors.items():
         for name, value in named.items():
             arrays = [_numbers(array) for array in strategy.experimental_local_results(value)]
-            if kind == "scalar":
+            if summary_type == "scalar":
                 if shape := next((array.shape for array in arrays if array.ndim), None):
                     raise PublishError(_no_scalar(f"publish.scalar({name!r}, …)", shape))
                 published[name] = sum(map(float, arrays)) / len(arrays)
-            elif kind == "histogram":
+            elif summary_type == "histogram":
                 published[name] = Histogram(arrays[0] if len(arrays) == 1 else np.concatenate([*map(np.ravel, arrays)]))
             else:
                 pixels = arrays[0] if arrays[0].dtype == np.uint8 else np.clip(arrays[0], 0.0, 1.0)
@@ -253,16 +253,16 @@ def on_host(tensors: Tensors, strategy: tf.distribute.Strategy) -> dict[str, flo
     return published
 
 
-def _publish(kind: str, name: str, value: Any, check: Callable[[str, tf.Tensor], tf.Tensor]) -> None:
+def _publish(summary_type: str, name: str, value: Any, check: Callable[[str, tf.Tensor], tf.Tensor]) -> None:
     collection = _collection.get()
     if collection is None:
         return
-    call = f"publish.{kind}({name!r}, …)"
+    call = f"publish.{summary_type}({name!r}, …)"
     # At every step: otherwise the run would fail late, at the first step that is requested.
     collection.check_place(call, value)
     if collection.is_wanted:
         taken = {name for named in collection.tensors.values() for name in named}
-        collection.tensors[kind][free_name(name, taken)] = check(call, tf.convert_to_tensor(value))
+        collection.tensors[summary_type][free_name(name, taken)] = check(call, tf.convert_to_tensor(value))
 
 
 def _no_scalar(call: str, shape: Any) -> str:

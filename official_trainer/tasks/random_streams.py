@@ -59,8 +59,8 @@ def enable(seed: int) -> None:
         keyed_draws.set_seed(seed, restarts=False)
     else:
         tf.random.set_seed(seed)
-    for kind in kerases.in_use():
-        kind.configure(seed=seed)
+    for implementation in kerases.in_use():
+        implementation.configure(seed=seed)
 
 
 _streams: ContextVar[NamedStreams | None] = ContextVar("streams", default=None)

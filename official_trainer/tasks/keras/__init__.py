@@ -311,12 +311,12 @@ def counted_names(parts: Sequence[Any]) -> list[str]:
     """Returns a name for each part of a layer; those that Keras has numbered count among these."""
     counts, names = collections.Counter[str](), dict[str, Any]()
     for part in parts:
-        kind = snake_case(type(part).__name__)
-        kind = "model" if kind == "functional" and is_2(part) else kind  # as tf_keras names it
-        name = getattr(part, "name", kind)  # which raises AttributeError for a FeatureSpace of tf_keras
+        class_name = snake_case(type(part).__name__)
+        class_name = "model" if class_name == "functional" and is_2(part) else class_name  # as tf_keras names it
+        name = getattr(part, "name", class_name)  # which raises AttributeError for a FeatureSpace of tf_keras
         # Keras names both layers of a Bidirectional by the one that it is given, and those of a FeatureSpace by kind.
-        own = f"((?:forward_|backward_)?{re.escape(kind)})(_[0-9]+)?"
-        if numbered := re.fullmatch(own, name) or re.fullmatch(_OF_FEATURE, name):
+        pattern = f"((?:forward_|backward_)?{re.escape(class_name)})(_[0-9]+)?"
+        if numbered := re.fullmatch(pattern, name) or re.fullmatch(_OF_FEATURE, name):
             number, name = counts[numbered[1]], numbered[1]
             counts[name] += 1
             name = f"{name}_{number}" if number else name

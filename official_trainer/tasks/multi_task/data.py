@@ -86,8 +86,8 @@ def _labelled(datasets: Mapping[str, tf.data.Dataset]) -> list[tf.data.Dataset]:
         empty = {name: tf.nest.map_structure(_empty, spec) for name, spec in specs.items()}
 
     def labelled(number: int, name: str) -> tf.data.Dataset:
-        def label(*parts: Any) -> dict[str, Any]:
-            batch = tf.nest.pack_sequence_as(specs[name], tf.nest.flatten(parts))
+        def label(*components: Any) -> dict[str, Any]:
+            batch = tf.nest.pack_sequence_as(specs[name], tf.nest.flatten(components))
             size = tf.shape(tf.nest.flatten(batch)[0])[0]
             return {CHOSEN: tf.fill([size], number), BATCHES: {**empty, name: batch}}
 

@@ -348,8 +348,8 @@ def sub_model(model: Any, name: str) -> Any:
 
 def is_built(model: Any) -> bool:
     """Whether a model, or each of its sub-models, has its variables."""
-    parts = getattr(model, "sub_tasks", None)
-    return all(getattr(part, "built", True) for part in ([model] if parts is None else parts.values()))
+    sub_tasks = getattr(model, "sub_tasks", None)
+    return all(getattr(sub_task, "built", True) for sub_task in ([model] if sub_tasks is None else sub_tasks.values()))
 
 
 def parts_in(task: Any) -> list[Part]:
