@@ -145,9 +145,9 @@ class BestCheckpoint:
         logs = numbers(eval_logs)
         new = _candidate(global_step, find_value(logs, self.metric, self.policy.direction))
         self._note_nan(new)
-        found = self._found()
-        is_among_best = self.policy.takes(new, found)
-        if is_among_best and new not in found:  # it is there if a process died after the save
+        candidates = self._found()
+        is_among_best = self.policy.takes(new, candidates)
+        if is_among_best and new not in candidates:  # it is there if a process died after the save
             evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
             record = {"metric": self.metric, "value": new.value, "logs": logs}
             store = CheckpointStore(self.directory, evaluated, max_to_keep=None, run=self._run)
@@ -178,10 +178,10 @@ class BestCheckpoint:
             return
         files.remove_temporaries(self.directory, garden.INFO)
         _write_if_changed(files.join(self.directory, garden.INFO), garden.info(self.step, self.best_ckpt_logs or {}))
-        directory, found = CheckpointDirectory(self.directory), self._found()
+        directory, candidates = CheckpointDirectory(self.directory), self._found()
         # The best of now, and of those times to which the run may go back.
-        times = [found, *([one for one in found if one.step <= step] for step in self._returns_to())]
-        needed = {one.step for known in times for one in self.policy.kept(known)}
+        times = [candidates, *([one for one in candidates if one.step <= step] for step in self._returns_to())]
+        needed = {one.step for candidates_then in times for one in self.policy.kept(candidates_then)}
         for step in manifest.parts(self.directory).keys() - needed:
             if self._has_reached(step):
                 directory.delete(step)
@@ -195,9 +195,9 @@ class BestCheckpoint:
     def drop_after(self, step: int) -> tuple[int, ...]:
         """Deletes the best checkpoints of later steps, which a run that was rolled back never reached; returns them."""
         finish_replacement(self.directory)
-        later = tuple(found for found in sorted(manifest.parts(self.directory)) if found > step)
-        for found in later:
-            CheckpointDirectory(self.directory).delete(found)
+        later = tuple(later_step for later_step in sorted(manifest.parts(self.directory)) if later_step > step)
+        for later_step in later:
+            CheckpointDirectory(self.directory).delete(later_step)
         self.tidy()
         if self.step is None and garden.best(self.directory) is None:
             for name in (garden.INFO, POINTER):

@@ -74,8 +74,8 @@ class CheckpointDirectory:
         if self._is_ours:
             return
         names = files.list_dir(self.path)
-        known = manifest.parts(self.path)
-        ours = any(map(manifest.has_mark, known.values()))
+        files_by_step = manifest.parts(self.path)
+        ours = any(map(manifest.has_mark, files_by_step.values()))
         foreign = [name.removesuffix(".index") for name in names if name.endswith(".index")]
         if foreign and not ours and not garden.wrote_any(self.path, foreign):
             raise CheckpointError(
@@ -116,8 +116,8 @@ class CheckpointDirectory:
 
     def commit(self, step: int, *, run: RunFacts, extra: Mapping[str, Any]) -> None:
         """Makes the files of `step`, which are whole, a checkpoint, by writing its manifest."""
-        parts = manifest.parts(self.path)[step]
-        names = [name for name, part in parts.items() if part.startswith((".index", ".data"))]
+        part_of = manifest.parts(self.path)[step]
+        names = [name for name, part in part_of.items() if part.startswith((".index", ".data"))]
         specs = saved_specs(self.prefix(step))
         committed = Manifest(
             step=step,
@@ -140,9 +140,9 @@ class CheckpointDirectory:
         """Removes the files of `step` but those parts, in an order that leaves leftovers if this dies."""
         self._remove_parts(manifest.parts(self.path).get(step, {}), keep)
 
-    def _remove_parts(self, parts: Mapping[str, str], keep: tuple[str, ...] = ()) -> None:
-        order = sorted(parts, key=lambda name: (parts[name] != ".manifest.json", parts[name] == ".saving"))
-        _remove(self.path, [name for name in order if parts[name] not in keep])
+    def _remove_parts(self, part_of: Mapping[str, str], keep: tuple[str, ...] = ()) -> None:
+        order = sorted(part_of, key=lambda name: (part_of[name] != ".manifest.json", part_of[name] == ".saving"))
+        _remove(self.path, [name for name in order if part_of[name] not in keep])
 
     def tidy(self, kept: Collection[int] | None = None, committed: Collection[int] | None = None) -> None:
         """Deletes what dead saves left, and checkpoints that are not kept; only files of ours.
@@ -154,16 +154,16 @@ class CheckpointDirectory:
         committed = set(self.steps() if committed is None else committed)
         gardens, wanted = manifest.gardens_steps(self.path), committed if kept is None else set(kept)
         rising = sorted(wanted)
-        for step, parts in manifest.parts(self.path).items():
+        for step, part_of in manifest.parts(self.path).items():
             if step in gardens:
                 continue
             if step in wanted:
-                _remove(self.path, [name for name, part in parts.items() if manifest.is_leftover(part)])
+                _remove(self.path, [name for name, part in part_of.items() if manifest.is_leftover(part)])
                 continue
-            has_manifest = ".manifest.json" in parts.values()
+            has_manifest = ".manifest.json" in part_of.values()
             is_past = bool(rising) and (step < rising[0] or (step < rising[-1] and not has_manifest))  # a deletion died
-            if step in committed or manifest.is_dead_save(parts) or is_past:
-                self._remove_parts(parts)
+            if step in committed or manifest.is_dead_save(part_of) or is_past:
+                self._remove_parts(part_of)
         files.remove_temporaries(self.path, POINTER)
         self._write_pointer([step for step in sorted(committed) if step in wanted or step in gardens])
 

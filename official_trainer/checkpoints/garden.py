@@ -62,8 +62,8 @@ def prefix_of(directory: str, step: int) -> str | None:
     prefix = files.join(directory, f"ckpt-{step}")
     if step_of(prefix) == step:
         return prefix
-    found = best(directory)
-    return found[0] if found is not None and found[1] == step else None
+    prefix_and_step = best(directory)
+    return prefix_and_step[0] if prefix_and_step is not None and prefix_and_step[1] == step else None
 
 
 def wrote(prefix: str) -> bool:
@@ -103,9 +103,9 @@ def info(step: int, results: Mapping[str, Any]) -> str:
 def lacking_data(prefix: str) -> str | None:
     """Returns the message if data files of a checkpoint are missing, by the count that each name holds; else None."""
     directory, _, name = prefix.rpartition("/")
-    found = [each for each in files.list_dir(directory or ".") if each.startswith(f"{name}.data-")]
-    wanted = int(found[0].rpartition("-")[2]) if found else 1
-    return None if len(found) >= wanted else f"{name} has {len(found)} of {wanted} data files"
+    data_files = [file_name for file_name in files.list_dir(directory or ".") if file_name.startswith(f"{name}.data-")]
+    wanted = int(data_files[0].rpartition("-")[2]) if data_files else 1
+    return None if len(data_files) >= wanted else f"{name} has {len(data_files)} of {wanted} data files"
 
 
 def is_best(prefix: str) -> bool:

@@ -42,15 +42,15 @@ def find(path_or_dir: str, field: str = FIELD) -> str:
       CheckpointError: nothing is there, or nothing that is whole; the message says what there is.
       StorageError: the storage fails.
     """
-    place = f"{field}: {path_or_dir}"
+    setting = f"{field}: {path_or_dir}"
     if problem := files.pattern_problem(path_or_dir):
-        raise CheckpointError(f"{place} {problem}.")
+        raise CheckpointError(f"{setting} {problem}.")
     try:
-        return _find(path_or_dir.rstrip("/") or path_or_dir, place)
+        return _find(path_or_dir.rstrip("/") or path_or_dir, setting)
     except tf.errors.OpError as error:  # of a file system
         if (fault := files.as_storage_error(error, path_or_dir)) is not None:
             raise fault from error
-        raise CheckpointError(f"{place} cannot be read: {files.reason_of(error)}") from error
+        raise CheckpointError(f"{setting} cannot be read: {files.reason_of(error)}") from error
 
 
 def is_other_format(path: str) -> bool:
@@ -61,52 +61,52 @@ def is_other_format(path: str) -> bool:
     return bool(names) and not any(map(_FILE_OF_CHECKPOINT.search, names))
 
 
-def _find(path: str, place: str) -> str:
+def _find(path: str, setting: str) -> str:
     prefix = _FILE_OF_CHECKPOINT.sub("", path)
     if files.exists(f"{prefix}.index"):
-        _check_manifest(prefix, place)
+        _check_manifest(prefix, setting)
         return prefix
     if not files.exists(path):
         raise CheckpointError(
-            f"{place} does not exist. Name a directory with checkpoints, or a checkpoint such as …/ckpt-100."
+            f"{setting} does not exist. Name a directory with checkpoints, or a checkpoint such as …/ckpt-100."
         )
     if not files.is_dir(path):
         what = "is not a checkpoint" if prefix == path else "belongs to a checkpoint whose index is missing"
-        raise CheckpointError(f"{place} {what}. Name a checkpoint of TensorFlow without suffix, such as …/ckpt-100.")
+        raise CheckpointError(f"{setting} {what}. Name a checkpoint of TensorFlow without suffix, such as …/ckpt-100.")
     if files.exists(files.join(path, "saved_model.pb")):
-        own = files.join(path, "variables", "variables")
-        damage = manifest.damage_of_values(own) if files.exists(f"{own}.index") else "variables.index is missing"
+        values = files.join(path, "variables", "variables")
+        damage = manifest.damage_of_values(values) if files.exists(f"{values}.index") else "variables.index is missing"
         if damage is not None:
-            raise CheckpointError(f"{place} is a SavedModel, and its values are damaged: {damage}.")
-        return own
+            raise CheckpointError(f"{setting} is a SavedModel, and its values are damaged: {damage}.")
+        return values
     if manifest.committed_steps(path):
         for step in reversed(manifest.saved_steps(path)):
             if (damage := manifest.damage(path, step)) is None:
                 return manifest.find(path, step)
             _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path, step, damage)
     else:
-        for found in _newest_first(path, place):
-            if (damage := manifest.damage_of_values(found)) is None:
-                return found
-            _logger.warning("%s is damaged: %s; using an older one", found, damage)
-    raise CheckpointError(f"{place} holds checkpoints, but none that is whole.")
+        for candidate in _newest_first(path, setting):
+            if (damage := manifest.damage_of_values(candidate)) is None:
+                return candidate
+            _logger.warning("%s is damaged: %s; using an older one", candidate, damage)
+    raise CheckpointError(f"{setting} holds checkpoints, but none that is whole.")
 
 
-def _newest_first(directory: str, place: str) -> Iterator[str]:
+def _newest_first(directory: str, setting: str) -> Iterator[str]:
     """Yields the prefixes of the checkpoints that another tool has left in a directory."""
     names = files.list_dir(directory)
-    found = [name.removesuffix(".index") for name in names if name.endswith(".index")]
-    if not found:
+    saved_names = [name.removesuffix(".index") for name in names if name.endswith(".index")]
+    if not saved_names:
         instead = f": it holds {first_few(names)}" if names else ": it is empty"
-        raise CheckpointError(f"{place} holds no checkpoint{instead}.")
+        raise CheckpointError(f"{setting} holds no checkpoint{instead}.")
     pointed = tf.train.latest_checkpoint(directory)  # None where there is no pointer, or what it names is gone
     newest = "" if pointed is None else files.base_name(pointed)
-    stems = {_LAST_NUMBER.sub("", name) for name in ([newest] if newest else found)}
+    stems = {_LAST_NUMBER.sub("", name) for name in ([newest] if newest else saved_names)}
     if len(stems) > 1:
-        raise CheckpointError(f"{place} holds several checkpoints; name one of them: {', '.join(found)}.")
+        raise CheckpointError(f"{setting} holds several checkpoints; name one of them: {', '.join(saved_names)}.")
     if pointed is not None:
         yield pointed
-    alike = [name for name in found if _LAST_NUMBER.sub("", name) in stems]
+    alike = [name for name in saved_names if _LAST_NUMBER.sub("", name) in stems]
     for name in sorted(alike, key=_number, reverse=True):
         if not newest or _number(name) < _number(newest):
             yield files.join(directory, name)
@@ -117,11 +117,11 @@ def _number(name: str) -> int:
     return -1 if match is None else int(match[0])
 
 
-def _check_manifest(prefix: str, place: str) -> None:
+def _check_manifest(prefix: str, setting: str) -> None:
     """Refuses a damaged checkpoint of ours; those of other tools have no manifest to compare with."""
     directory, _, name = prefix.rpartition("/")
     step = name.removeprefix("ckpt-")
     if not step.isdecimal() or not files.exists(f"{prefix}.manifest.json"):
         return
     if damage := manifest.damage(directory or ".", int(step)):
-        raise CheckpointError(f"{place} is damaged: {damage}.")
+        raise CheckpointError(f"{setting} is damaged: {damage}.")

@@ -126,11 +126,11 @@ def find(directory: str, step: int) -> str:
 
 def parts(directory: str) -> dict[int, dict[str, str]]:
     """Returns `{step: {file name: which part of a checkpoint it is}}` for files named as this package names them."""
-    found: dict[int, dict[str, str]] = {}
+    files_by_step: dict[int, dict[str, str]] = {}
     for file_name in files.list_dir(directory):
         if match := _NAME.fullmatch(file_name):
-            found.setdefault(int(match["step"]), {})[file_name] = match["part"]
-    return found
+            files_by_step.setdefault(int(match["step"]), {})[file_name] = match["part"]
+    return files_by_step
 
 
 def digest(directory: str, step: int) -> str:
@@ -147,7 +147,7 @@ def is_leftover(part: str) -> bool:
 def is_dead_save(parts: Mapping[str, str]) -> bool:
     """Whether the files of one step were left by a save that died before it committed anything."""
     kinds = parts.values()
-    return ".manifest.json" not in kinds and (".saving" in kinds or all(kind.startswith(".saving") for kind in kinds))
+    return ".manifest.json" not in kinds and (".saving" in kinds or all(part.startswith(".saving") for part in kinds))
 
 
 def parse(text: str, name: str, newest_version: int) -> dict[str, Any]:
@@ -183,15 +183,15 @@ def read(directory: str, step: int) -> Manifest:
     try:
         values = parse(files.read_text(path), name(step), FORMAT_VERSION)
         del values["format_version"]
-        found = Manifest(**{**values, "run": RunFacts(**values["run"])})
-        if found.step != step or not found.files:
-            raise UnreadableManifestError(f"{name(step)} is the manifest of step {found.step}, or names no files")
-        if not isinstance(found.extra, dict):
+        manifest = Manifest(**{**values, "run": RunFacts(**values["run"])})
+        if manifest.step != step or not manifest.files:
+            raise UnreadableManifestError(f"{name(step)} is the manifest of step {manifest.step}, or names no files")
+        if not isinstance(manifest.extra, dict):
             raise TypeError("extra")
-        for expected in found.files.values():
+        for expected in manifest.files.values():
             if not isinstance(expected["size_bytes"], int) or not isinstance(expected.get("sha256", ""), str):
                 raise TypeError("files")
-        return found
+        return manifest
     except FileNotFoundError as error:
         if garden.prefix_of(directory, step) is not None:
             nothing: dict[str, Any] = {}
@@ -210,7 +210,7 @@ def read(directory: str, step: int) -> Manifest:
 
 def committed_steps(directory: str) -> tuple[int, ...]:
     """Returns the steps in `directory` whose manifest can be read, or which Model Garden saved, rising."""
-    return tuple(step for step, found in sorted(parts(directory).items()) if _is_committed(directory, step, found))
+    return tuple(step for step, part_of in sorted(parts(directory).items()) if _is_committed(directory, step, part_of))
 
 
 def is_committed(directory: str, step: int) -> bool:
@@ -218,8 +218,8 @@ def is_committed(directory: str, step: int) -> bool:
     return _is_committed(directory, step, parts(directory).get(step, {}))
 
 
-def _is_committed(directory: str, step: int, found: Mapping[str, str]) -> bool:
-    if ".manifest.json" not in found.values() and not is_unmarked(found):
+def _is_committed(directory: str, step: int, part_of: Mapping[str, str]) -> bool:
+    if ".manifest.json" not in part_of.values() and not is_unmarked(part_of):
         return False
     try:
         read(directory, step)
@@ -230,7 +230,7 @@ def _is_committed(directory: str, step: int, found: Mapping[str, str]) -> bool:
 
 def saved_steps(directory: str) -> tuple[int, ...]:
     """Returns the steps of which there are files, whole or damaged, rising; without those of saves that died."""
-    return tuple(step for step, found in sorted(parts(directory).items()) if not is_dead_save(found))
+    return tuple(step for step, part_of in sorted(parts(directory).items()) if not is_dead_save(part_of))
 
 
 def read_ahead(directory: str) -> None:
@@ -238,7 +238,7 @@ def read_ahead(directory: str) -> None:
     if files.is_url(directory):
         return
     with contextlib.suppress(OSError, ValueError):  # none, or the restore finds the same, and says so
-        saved = {step: found for step, found in parts(directory).items() if not is_dead_save(found)}
+        saved = {step: part_of for step, part_of in parts(directory).items() if not is_dead_save(part_of)}
         paths = [files.join(directory, name) for name in saved[max(saved)]]
         if 2 * sum(map(files.size_bytes, paths)) <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             for path in paths:
@@ -260,8 +260,8 @@ def gardens_steps(directory: str) -> Collection[int]:
 
     A damaged one does not say so itself.
     """
-    unmarked = {step: found for step, found in parts(directory).items() if not has_mark(found)}
-    names = [name for found in unmarked.values() if is_unmarked(found) for name in found]
+    unmarked = {step: part_of for step, part_of in parts(directory).items() if not has_mark(part_of)}
+    names = [name for part_of in unmarked.values() if is_unmarked(part_of) for name in part_of]
     prefixes = (name.removesuffix(".index") for name in names if name.endswith(".index"))
     return unmarked.keys() if garden.wrote_any(directory, prefixes) else ()
 
@@ -272,13 +272,13 @@ def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
         described = read(directory, step).files
     except UnreadableManifestError as error:
         return str(error)
-    problem, place = _first_problem(directory, described, checksums=checksums), prefix(directory, step)
+    problem, checked_prefix = _first_problem(directory, described, checksums=checksums), prefix(directory, step)
     if problem or not described:
         theirs = garden.prefix_of(directory, step)  # also in the place of one of ours
         if theirs is not None:
-            problem, place, described = garden.lacking_data(theirs), theirs, {"values": {}}
+            problem, checked_prefix, described = garden.lacking_data(theirs), theirs, {"values": {}}
     if not problem and checksums and any("sha256" not in expected for expected in described.values()):
-        problem = _damaged_value(place)
+        problem = _damaged_value(checked_prefix)
     return problem
 
 
@@ -303,8 +303,8 @@ def size_problem(directory: str, name: str, size_bytes: int) -> str | None:
         return f"{name} is missing"
     if not files.is_file(path):
         return f"{name} is not a file"
-    found = files.size_bytes(path)
-    return None if found == size_bytes else f"{name} has {found} bytes, not {size_bytes}"
+    actual_bytes = files.size_bytes(path)
+    return None if actual_bytes == size_bytes else f"{name} has {actual_bytes} bytes, not {size_bytes}"
 
 
 def write(directory: str, manifest: Manifest) -> None:

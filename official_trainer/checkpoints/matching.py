@@ -144,13 +144,13 @@ def saved_specs(prefix: str) -> dict[str, VariableSpec]:
 
 def graph_specs(prefix: str) -> dict[str, VariableSpec]:
     """Returns key → path, name, shape and dtype of the values that a checkpoint's object graph has, but no slots."""
-    specs, found = saved_specs(prefix), dict[str, VariableSpec]()
+    specs, specs_in_graph = saved_specs(prefix), dict[str, VariableSpec]()
     for node in _read_graph(prefix):
         for attribute in node.attributes:
             if (key := attribute.checkpoint_key) in specs and _SLOT not in key:
-                place, name = key.removesuffix(_VALUE_SUFFIX), attribute.full_name
-                found[key] = dataclasses.replace(specs[key], key=place, name=name)
-    return found
+                path, name = key.removesuffix(_VALUE_SUFFIX), attribute.full_name
+                specs_in_graph[key] = dataclasses.replace(specs[key], key=path, name=name)
+    return specs_in_graph
 
 
 def never_updated(prefix: str) -> tuple[str, ...]:
@@ -232,8 +232,8 @@ class Matching:
 
     def differing_vocabularies(self, wrong_shape: Sequence[Mismatch]) -> tuple[str, ...]:
         """Returns, in words, how those of the program differ, if shapes do."""
-        found = [live.difference(saved) for live, saved in self.vocabularies() if saved] if wrong_shape else ()
-        return tuple(filter(None, found))
+        differences = [live.difference(saved) for live, saved in self.vocabularies() if saved] if wrong_shape else ()
+        return tuple(filter(None, differences))
 
     def vocabularies(self) -> Iterator[tuple[Any, bytes | None]]:
         """Yields those of the program, each with what the checkpoint holds; None if that is nothing."""
@@ -302,13 +302,13 @@ class Matching:
         return extra, deferred
 
     def _descendants(self, start: int) -> set[int]:
-        found, queue = {start}, [start]
+        descendants, queue = {start}, [start]
         while queue:
             for child in self._nodes[queue.pop()].children:
-                if child.node_id not in found:
-                    found.add(child.node_id)
+                if child.node_id not in descendants:
+                    descendants.add(child.node_id)
                     queue.append(child.node_id)
-        return found
+        return descendants
 
     def _attribute(self, node_id: int | None) -> Any:
         attributes = () if node_id is None else self._nodes[node_id].attributes

@@ -89,17 +89,17 @@ class NameTemplate:
 def _parse(text: str) -> list[tuple[str, str | None, str]]:
     """Returns the parts of a template: text, the placeholder after it, and the format of that."""
     try:
-        parts = list(string.Formatter().parse(text))
+        segments = list(string.Formatter().parse(text))
     except ValueError as error:
         raise ValueError(f"{shorten(text)!r} cannot be read: {error}; {_HINT}") from None
-    if len(parts) > _MOST_PLACEHOLDERS:
+    if len(segments) > _MOST_PLACEHOLDERS:
         raise ValueError(
-            f"has {len(parts)} placeholders and texts between them; at most {_MOST_PLACEHOLDERS} are allowed"
+            f"has {len(segments)} placeholders and texts between them; at most {_MOST_PLACEHOLDERS} are allowed"
         )
-    found: list[tuple[str, str | None, str]] = []
-    for literal, field, spec, conversion in parts:
+    parsed: list[tuple[str, str | None, str]] = []
+    for literal, field, spec, conversion in segments:
         if field is None:
-            found.append((literal, None, ""))
+            parsed.append((literal, None, ""))
             continue
         written = f"{{{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
         if not field or conversion:
@@ -112,7 +112,7 @@ def _parse(text: str) -> list[tuple[str, str | None, str]]:
         try:
             format(_LARGEST_COUNT if field in COUNTERS else 1.0, spec)
         except (ValueError, OverflowError) as error:
-            kind = "a whole number" if field in COUNTERS else "a number with a fraction"
-            raise ValueError(f"cannot hold {shorten(written)}: {error}; it stands for {kind}") from None
-        found.append((literal, field, spec))
-    return found
+            meaning = "a whole number" if field in COUNTERS else "a number with a fraction"
+            raise ValueError(f"cannot hold {shorten(written)}: {error}; it stands for {meaning}") from None
+        parsed.append((literal, field, spec))
+    return parsed

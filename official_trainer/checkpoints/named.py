@@ -95,14 +95,14 @@ class NamedCheckpoints:
         self._found = list(self.kept)
 
     def _read_candidates(self) -> list[Candidate]:
-        found = []
+        candidates = []
         for name in files.list_dir(self.directory):
             if not files.is_dir(self.folder(name)) or not _is_ours(self.folder(name), self._owner):
                 continue
             finish_replacement(self.folder(name))
             for step, record in read_records(self.folder(name)).items():
-                found.append(self.candidate(name, step, record.get("logs", {})))
-        return found
+                candidates.append(self.candidate(name, step, record.get("logs", {})))
+        return candidates
 
 
 def latest(directory: str, template: str | None = None) -> str | None:
@@ -113,15 +113,15 @@ def latest(directory: str, template: str | None = None) -> str | None:
       template: only names that this template may have produced; None means all.
     """
     matches = NameTemplate(template).matches if template is not None else lambda name: True
-    found = [
+    steps_and_folders = [
         (step, files.join(directory, name))
         for name in files.list_dir(directory)
         if files.is_dir(files.join(directory, name)) and matches(name)
         for step in read_records(files.join(directory, name))
     ]
-    if not found:
+    if not steps_and_folders:
         return None
-    step, folder = max(found)
+    step, folder = max(steps_and_folders)
     return manifest.prefix(folder, step)
 
 
@@ -136,8 +136,8 @@ def _mark(folder: str, owner: str) -> None:
     files.make_dirs(folder)
     if not files.exists(mark):
         files.write_text_atomically(mark, owner)
-    elif (found := files.read_text(mark)) != owner:
-        raise CheckpointError(f"{folder} belongs to {found!r}, not to {owner!r}; give one of them another directory")
+    elif (holder := files.read_text(mark)) != owner:
+        raise CheckpointError(f"{folder} belongs to {holder!r}, not to {owner!r}; give one of them another directory")
 
 
 def _is_ours(folder: str, owner: str) -> bool:

@@ -90,15 +90,15 @@ class Retention:
             others = [other for other in found if other != new]
         return new in self.kept([new, *others])
 
-    def _ranked(self, found: Collection[Candidate]) -> list[Candidate]:
+    def _ranked(self, candidates: Collection[Candidate]) -> list[Candidate]:
         """Returns the candidates, best or newest first; of equal ones the earlier first; those without a value last."""
         if not self.monitor:
-            return sorted(found, key=lambda one: (-one.step, one.name))
+            return sorted(candidates, key=lambda one: (-one.step, one.name))
 
         def compare(one: Candidate, other: Candidate) -> int:
-            left, right = (None if each.value is None or is_nan(each.value) else each.value for each in (one, other))
+            left, right = (None if side.value is None or is_nan(side.value) else side.value for side in (one, other))
             if left is None or right is None:
                 return (left is None) - (right is None)
             return is_better(right, left, self.direction) - is_better(left, right, self.direction)
 
-        return sorted(sorted(found, key=lambda one: (one.step, one.name)), key=functools.cmp_to_key(compare))
+        return sorted(sorted(candidates, key=lambda one: (one.step, one.name)), key=functools.cmp_to_key(compare))

@@ -149,8 +149,8 @@ class CheckpointStore(CheckpointDirectory):
         if is_committed and not overwrite:
             return
         if is_committed:  # never without a checkpoint of this step while another one takes its place
-            place = files.join(self.path, REPLACEMENT)
-            CheckpointStore(place, self.checkpoint, max_to_keep=1, run=self._run).save(step, extra)
+            replacement = files.join(self.path, REPLACEMENT)
+            CheckpointStore(replacement, self.checkpoint, max_to_keep=1, run=self._run).save(step, extra)
             with _faults_explained(self, step):
                 finish_replacement(self.path)
                 self.retain(newly_saved=(step,))
