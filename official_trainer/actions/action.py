@@ -130,8 +130,8 @@ class Run:
 
         With several workers, statistics that differ by replica (batch norm's) read as those of the chief's replicas.
         """
-        found: Mapping[str, Any] = self.trainer.checkpoint_state.named_variables()
-        return found
+        by_path: Mapping[str, Any] = self.trainer.checkpoint_state.named_variables()
+        return by_path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

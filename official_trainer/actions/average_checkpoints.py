@@ -158,7 +158,7 @@ class _Mean:
     def __init__(self, model: Any) -> None:
         """Begins with the current weights."""
         self._model = kerases.of(model).trackable(model)
-        self._variables = [each for each in kerases.of(model).variables(model) if each.dtype.is_floating]
+        self._variables = [variable for variable in kerases.of(model).variables(model) if variable.dtype.is_floating]
         self._sums = [variable.numpy().astype("float64") for variable in self._variables]
         self._count = 1
 

@@ -115,14 +115,14 @@ class Checkpoint(Action):
             required_value(logs, name)
         if self._config.monitor:
             required_value(logs, self._config.monitor, self._checkpoints.policy.direction)
-        trainer, found = run.trainer, self._checkpoints
-        place = trainer.train_iterator.place(run.step) if self._template.needs_place else None
-        new = found.candidate(self._template.format(run.step, place, logs), run.step, logs)
-        if not found.policy.takes(new, found.kept):
+        trainer, checkpoints = run.trainer, self._checkpoints
+        epoch_and_batch = trainer.train_iterator.place(run.step) if self._template.needs_place else None
+        new = checkpoints.candidate(self._template.format(run.step, epoch_and_batch, logs), run.step, logs)
+        if not checkpoints.policy.takes(new, checkpoints.kept):
             return
         with trainer.weights_averaged():
             model = trainer.checkpoint.model
-            found.save(new, tf.train.Checkpoint(global_step=trainer.global_step, model=model), logs)
-            directory = files.join(found.folder(new.name), EXPORT)
+            checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, model=model), logs)
+            directory = files.join(checkpoints.folder(new.name), EXPORT)
             if self._config.export and export.exported_step(directory) != run.step:
                 export.save(directory, trainer.task, trainer.model, step=run.step, metrics=logs)

@@ -148,12 +148,12 @@ class Command(Action):
         environment = {f"{_PREFIX}{name.upper()}": value for name, value in facts.items()}
         environment[f"{_PREFIX}METRICS"] = json.dumps(metrics, allow_nan=False)
         argv = [fill(argument, facts, metrics) for argument in self._config.argv]
-        line, place = shlex.join(argv), f"(event {event} of step {run.step})"
-        described = f"{shorten(line, _SHOWN_CHARACTERS)} {place}"
+        line, moment = shlex.join(argv), f"(event {event} of step {run.step})"
+        described = f"{shorten(line, _SHOWN_CHARACTERS)} {moment}"
         path = files.join(run.model_dir, "commands", f"{_UNFIT.sub('_', self.name or 'command')}.log")
         with _open_log(path) as log:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            log.write(f"--- {now} {line} {place}\n".encode())
+            log.write(f"--- {now} {line} {moment}\n".encode())
             log.flush()
             start = log.tell()
             try:

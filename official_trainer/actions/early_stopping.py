@@ -67,14 +67,14 @@ class EarlyStopping(Action):
         return (self._config.monitor,)
 
     def state(self) -> dict[str, Any]:
-        found = {"monitor": self._config.monitor, "wait": self._wait}
-        return found if self._best is None else {**found, "best": self._best, "best_step": self._best_step}
+        state = {"monitor": self._config.monitor, "wait": self._wait}
+        return state if self._best is None else {**state, "best": self._best, "best_step": self._best_step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        known = state if state.get("monitor") == self._config.monitor else {}  # numbers of another metric do not apply
-        self._wait = int(known.get("wait", 0))
-        self._best: Value | None = known.get("best")
-        self._best_step = int(known.get("best_step", 0))
+        saved = state if state.get("monitor") == self._config.monitor else {}  # numbers of another metric do not apply
+        self._wait = int(saved.get("wait", 0))
+        self._best: Value | None = saved.get("best")
+        self._best_step = int(saved.get("best_step", 0))
 
     def on_start(self, run: Run) -> Stop | None:
         config, choose = self._config, run.trainer.evaluation.chosen_direction
@@ -111,11 +111,11 @@ class EarlyStopping(Action):
         count = f"{self._wait} evaluation{'s' if self._wait > 1 else ''}"
         if best is None:
             return f"early stopping: {config.monitor} was not a number in {count}"
-        start, found = f"early stopping: {config.monitor} has not improved on", f"{show(best)} (step {self._best_step})"
+        start, shown = f"early stopping: {config.monitor} has not improved on", f"{show(best)} (step {self._best_step})"
         end = f"by more than {config.min_delta:g} in {count}"
         if config.baseline is not None and not self._is_beyond_baseline(best):
-            return f"{start} its baseline {config.baseline:.4g} {end}; its best is {found}"
-        return f"{start} {found} {end}"
+            return f"{start} its baseline {config.baseline:.4g} {end}; its best is {shown}"
+        return f"{start} {shown} {end}"
 
     def _keeper(self, run: Run) -> tuple[str, int] | None:
         """Returns the directory and the step of the best checkpoint; None if there is none yet.

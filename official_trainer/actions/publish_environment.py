@@ -37,14 +37,14 @@ class PublishEnvironment(Action):
     """Publishes the texts `environment`, `parameters` and `config` at step 0; a restart adds only changed ones."""
 
     def on_start(self, run: Run) -> None:
-        known, strategy = record.read_run(run.model_dir) or {}, run.trainer.strategy
+        run_record, strategy = record.read_run(run.model_dir) or {}, run.trainer.strategy
         replicas = strategy.num_replicas_in_sync
         facts = {
-            "experiment": known.get("experiment", ""),
-            "command": shlex.join(known.get("argv", ())),
-            "git revision": known.get("git_revision") or "",
-            **known.get("versions", {}),
-            "devices": ", ".join(known.get("devices", ())),
+            "experiment": run_record.get("experiment", ""),
+            "command": shlex.join(run_record.get("argv", ())),
+            "git revision": run_record.get("git_revision") or "",
+            **run_record.get("versions", {}),
+            "devices": ", ".join(run_record.get("devices", ())),
             "strategy": f"{type(strategy).__name__}, {replicas} replica{'s' if replicas > 1 else ''}",
         }
         facts = {name: value or "unknown" for name, value in facts.items()}

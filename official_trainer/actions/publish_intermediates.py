@@ -82,12 +82,14 @@ class PublishIntermediates(Action):
         if run.trainer.windows.published is None:
             # This step could not be foreseen, so its values were not collected. The next step is published instead.
             return CallAt(step=run.step + 1)
-        found: dict[str, Any] = dict(run.trainer.windows.published)
+        published: dict[str, Any] = dict(run.trainer.windows.published)
         if self._config.weights:
-            trained = {id(each) for each in kerases.of(run.trainer.model).variables(run.trainer.model, trainable=True)}
+            trained = {
+                id(variable) for variable in kerases.of(run.trainer.model).variables(run.trainer.model, trainable=True)
+            }
             named = variables.flatten(run.trainer.model)
-            found |= {f"weights/{path}": Histogram(v.numpy()) for path, v in named.items() if id(v) in trained}
-        sent = self._tagged(found)
+            published |= {f"weights/{path}": Histogram(v.numpy()) for path, v in named.items() if id(v) in trained}
+        sent = self._tagged(published)
         media = {tag: value for tag, value in sent.items() if isinstance(value, Histogram | Image)}
         if numbers := {tag: value for tag, value in sent.items() if tag not in media}:
             run.tracker.log("intermediates", run.step, numbers)
@@ -95,7 +97,7 @@ class PublishIntermediates(Action):
             run.tracker.publish("intermediates", run.step, media)
         return None
 
-    def _tagged(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _tagged(self, published: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what is sent, by tag. Images share the name before their number.
 
         Raises:
@@ -103,11 +105,11 @@ class PublishIntermediates(Action):
         """
         sent: dict[str, Any] = {}
         names: dict[str, str] = {}
-        for full_name, value in found.items():
+        for full_name, value in published.items():
             name, slash, number = full_name.rpartition("/") if isinstance(value, Image) else (full_name, "", "")
             is_gradient = name == "gradient_norm" or name.startswith("gradients/")
             is_left_out = (is_gradient and not self._config.gradients) or int(number or 0) >= self._config.max_images
-            is_named = any(fnmatch.fnmatchcase(name, each) for each in self._config.patterns)
+            is_named = any(fnmatch.fnmatchcase(name, pattern) for pattern in self._config.patterns)
             if is_left_out or not is_named or not self._select(name):
                 continue
             tag = f"{self._tag_of(name)}{slash}{number}"
@@ -121,7 +123,7 @@ class PublishIntermediates(Action):
 
     def _tag_of(self, name: str) -> str:
         for pattern, tag in self._config.tags.items():
-            if found := re.fullmatch("(.*)".join(map(re.escape, pattern.split("*"))), name, re.DOTALL):
-                filled = iter(found.groups())
+            if match := re.fullmatch("(.*)".join(map(re.escape, pattern.split("*"))), name, re.DOTALL):
+                filled = iter(match.groups())
                 return "".join(next(filled) if char == "*" else char for char in tag)
         return self._rewrite(name)

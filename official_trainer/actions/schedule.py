@@ -107,18 +107,18 @@ class _Entry:
 
     def __init__(self, source: Any, clock: Callable[[], float]) -> None:
         self.action = as_action(source)
-        own, cls = self.action, type(self.action)
-        known = [name for name in dir(Action) if name.startswith("on_")]
-        for name in (each for each in dir(cls) if each.startswith("on_") and each not in known):
+        action, cls = self.action, type(self.action)
+        hook_names = [name for name in dir(Action) if name.startswith("on_")]
+        for name in (member for member in dir(cls) if member.startswith("on_") and member not in hook_names):
             if callable(getattr(cls, name)):
-                meant = (nearest(name, known) or [", ".join(_HOOKS)])[0]
+                meant = (nearest(name, hook_names) or [", ".join(_HOOKS)])[0]
                 _logger.warning("nothing calls %s.%s; did you mean %s?", cls.__name__, name, meant)
         contract.check_calls(self.action, _CALLS, on_error=self.action.on_error)
         contract.check_calls(self.action.when, _CALLS_OF_TRIGGER, on_error=self.action.on_error)
         self.action.name = self.action.name or type(self.action).__name__
         self.settings = flow(source) if isinstance(source, ActionConfig) else ""
         # Hooks that do something.
-        self.hooks = {h for h in _HOOKS if getattr(cls, h, None) is not getattr(Action, h) and hasattr(own, h)}
+        self.hooks = {h for h in _HOOKS if getattr(cls, h, None) is not getattr(Action, h) and hasattr(action, h)}
         self.called_at: int | None = None
         self.extra_steps: set[int] = set()
         self.spent_seconds = 0.0
@@ -284,7 +284,9 @@ class Schedule:
             entry.start_clock()
         end, span = run.state.end_step, run.state.span
         stepping = [e.action for e in self._entries if "on_step" in e.hooks and e.action.when.is_foreseeable]
-        if idle := [each.name for each in stepping if end is not None and each.when.next_step(0, end, span) is None]:
+        if idle := [
+            action.name for action in stepping if end is not None and action.when.next_step(0, end, span) is None
+        ]:
             names = ", ".join(idle)
             _logger.warning("these actions are due at no step up to %s, where training ends: %s", end, names)
         requests = self._repeated_stop() + self._requests(lambda entry: entry.call("on_start", run))
@@ -365,14 +367,14 @@ class Schedule:
         states: dict[str, Any] = {}
         for entry in self._entries:
             try:
-                if found := json.loads(json.dumps(dict(entry.action.state()))):
-                    states[entry.action.name] = found
+                if action_state := json.loads(json.dumps(dict(entry.action.state()))):
+                    states[entry.action.name] = action_state
             except Exception as error:
                 entry.fail("state()", 0 if self._run is None else self._run.step, error)
         called = {entry.action.name: entry.called_at for entry in self._entries if entry.called_at is not None}
-        found = {"actions": states, "called": called, "evaluated": self._evaluated_step, "stopped": self._stopped}
-        found |= {"results": self._results} if self._results else {}
-        return found if any(found.values()) else {}
+        state = {"actions": states, "called": called, "evaluated": self._evaluated_step, "stopped": self._stopped}
+        state |= {"results": self._results} if self._results else {}
+        return state if any(state.values()) else {}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
         """Restores every action from the manifest of the checkpoint that was restored, `{}` for a run that begins."""
@@ -426,8 +428,8 @@ class Schedule:
 
 
 def _first_step(entries: Sequence[_Entry], after: int, until: int, span: Span) -> int | None:
-    found = [entry.next_step(after, until, span) for entry in entries]
-    return min((step for step in found if step is not None), default=None)
+    steps = [entry.next_step(after, until, span) for entry in entries]
+    return min((step for step in steps if step is not None), default=None)
 
 
 def _requests(answer: Any) -> list[Request]:
