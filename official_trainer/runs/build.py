@@ -102,10 +102,10 @@ def build(
         with during(phase):
             task = task_of(job, config)
         with during(phase, task=task, method="build_model"):
-            known = kerases.in_use()
+            used_before = kerases.in_use()
             model = contract.model_of(task)
-            if (kind := kerases.of(model)) not in known:  # build_model itself has imported it
-                process.configure_keras(kind, config.runtime)
+            if (implementation := kerases.of(model)) not in used_before:  # build_model itself has imported it
+                process.configure_keras(implementation, config.runtime)
                 model = contract.model_of(task)
         if kerases.is_3(model) and (problems := list(keras_3_problems(job))):
             raise ConfigError(problems)
@@ -252,7 +252,7 @@ def _place_of(job: Job, beside: str = "") -> Place:
 
 def _configured(job: Job, place: Place) -> list[Tracker]:
     """Returns the trackers of the config, each with a thread of its own."""
-    found: list[Tracker] = []
+    trackers: list[Tracker] = []
     for number, config in enumerate(job.config.trainer.trackers):
         if not isinstance(config, TensorBoardConfig):
             contract.check_calls(config, {"build": ("place",)})
@@ -260,14 +260,16 @@ def _configured(job: Job, place: Place) -> list[Tracker]:
             contract.check_calls(tracker, _CALLS_OF_TRACKER, on_error=on_error)
             name = f"{config.type} (trainer.trackers[{number}])"
             fix = f"with trainer.trackers[{number}].on_error=warn the run would continue"
-            found.append(ThreadedTracker(tracker, name=name, on_error=on_error, fix=fix))
-    return found
+            trackers.append(ThreadedTracker(tracker, name=name, on_error=on_error, fix=fix))
+    return trackers
 
 
 def _summaries_of(job: Job, place: Place, *, describes: bool) -> Tracker:
     """Returns the tracker of TensorBoard's files, or the caller's instead; if it `describes`, with the config."""
     settings = job.config.trainer
-    config = next((each for each in settings.trackers if isinstance(each, TensorBoardConfig)), TensorBoardConfig())
+    config = next(
+        (tracker for tracker in settings.trackers if isinstance(tracker, TensorBoardConfig)), TensorBoardConfig()
+    )
     split = "train" if TRAINING_MODES.get(job.mode) == "never" else "validation"
     folders = {"validation": settings.validation_summary_subdir}
     board = config.build(place, folders=folders, describes=split if describes else None, listed=job.chosen_fields)

@@ -102,7 +102,7 @@ class _DryRun:
 
     def _model_dir(self) -> str:
         folder = self._job.model_dir
-        is_new = not files.exists(folder) or any(each.startswith(_PLACE_IN_NEW) for each in files.list_dir(folder))
+        is_new = not files.exists(folder) or any(name.startswith(_PLACE_IN_NEW) for name in files.list_dir(folder))
         prepare_model_dir(folder, self._job.experiment, is_shared=self._job.shares_directory)
         remove_abandoned(folder, rf"\{_PLACE}(-.*)?")
         if is_new:
@@ -146,19 +146,19 @@ class _DryRun:
         flops = of_train_step(self.trainer)
         counted = [] if flops is None else [f"{flops:.3g} FLOPs"]
         step = "; ".join([", ".join([f"one step, loss {loss:.4g}", *counted]), *map(str, self.trainer.restored)])
-        trainer, batches, found = self.trainer, self.trainer.train_iterator.batches, list[str]()
+        trainer, batches, mistakes = self.trainer, self.trainer.train_iterator.batches, list[str]()
         if not self._evaluates:
-            found = logits.in_first_batch(trainer, trainer.task, trainer.model, batches(0), trainer.optimizer)
-        return "\n".join([step, *self._not_finite(builder, batches(0)), *found])
+            mistakes = logits.in_first_batch(trainer, trainer.task, trainer.model, batches(0), trainer.optimizer)
+        return "\n".join([step, *self._not_finite(builder, batches(0)), *mistakes])
 
     def _not_finite(self, builder: Any, batches: Iterator[Any]) -> Iterator[str]:
         """Yields the lines about values of the first batch that are not finite, which the loss does not show."""
         for batch in itertools.islice(batches, 1):
-            parts = self.trainer.strategy.experimental_local_results(batch)
+            replica_batches = self.trainer.strategy.experimental_local_results(batch)
             filled = getattr(getattr(builder.params, "source", None), "fill_null", {})
             allowed = [name for name, value in filled.items() if value != value]  # NaN
             allowed += getattr(builder.params, "allow_non_finite", ())
-            if lines := non_finite.in_batch(parts, allowed=allowed):
+            if lines := non_finite.in_batch(replica_batches, allowed=allowed):
                 yield from (f"not finite: {line}" for line in lines)
                 if hasattr(builder.params, "allow_non_finite"):
                     yield f"if the model handles them, name them in {builder.section}.allow_non_finite"
@@ -168,11 +168,11 @@ class _DryRun:
         data_layout.check_validation_data(self.trainer)
         logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))
         bad = [name for name, value in logs.items() if not math.isfinite(value)]
-        found = [f"not finite: {', '.join(bad)}"] if bad else []
-        for each in self.trainer.evaluation.sets:
-            found += self._not_finite(each.builder, iter(each.dataset))
-            found += logits.in_first_batch(self.trainer, each.task, each.model, each.dataset)
-        return "\n".join(["one step, " + ", ".join(sorted(logs)), *found])
+        lines = [f"not finite: {', '.join(bad)}"] if bad else []
+        for eval_set in self.trainer.evaluation.sets:
+            lines += self._not_finite(eval_set.builder, iter(eval_set.dataset))
+            lines += logits.in_first_batch(self.trainer, eval_set.task, eval_set.model, eval_set.dataset)
+        return "\n".join(["one step, " + ", ".join(sorted(logs)), *lines])
 
     def _monitored_metric(self) -> str:
         wanted = check_monitored(self._job, self.trainer, self.schedule)
@@ -223,8 +223,8 @@ class _DryRun:
                 yield f"{what}; in build_inputs, {fix}"
 
     def _bits(self, batch: Any) -> list[Any]:
-        parts = tf.nest.flatten(self.trainer.strategy.experimental_local_results(batch), expand_composites=True)
-        return [part.numpy().tolist() if part.dtype == tf.string else part.numpy().tobytes() for part in parts]
+        tensors = tf.nest.flatten(self.trainer.strategy.experimental_local_results(batch), expand_composites=True)
+        return [t.numpy().tolist() if t.dtype == tf.string else t.numpy().tobytes() for t in tensors]
 
     def _export(self) -> str:
         directory = self._scratch.path("saved_model")
@@ -236,8 +236,8 @@ class _DryRun:
             if hasattr(self.trainer.task, "build_signatures"):  # Model Garden's tasks have none
                 raise
             return f"nothing, as at the end of a run: {error}"
-        found = "SavedModel with " + (", ".join(signatures) or "no signature")
-        return ", ".join([found, *self._job.config.trainer.export.formats])
+        saved_model = "SavedModel with " + (", ".join(signatures) or "no signature")
+        return ", ".join([saved_model, *self._job.config.trainer.export.formats])
 
 
 class CheckError(UserError, RuntimeError):

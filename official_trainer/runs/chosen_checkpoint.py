@@ -43,8 +43,8 @@ def find_checkpoint(job: Job, checkpoint: str, verified: tuple[str, int] | None 
     if checkpoint == "best":
         best = best_checkpoint(job)
         directory = job.path(job.config.trainer.best_checkpoint_export_subdir)
-        found = None if best is None else best.named_step if best.step is None else best.step
-        steps = () if found is None else (found,)
+        best_step = None if best is None else best.named_step if best.step is None else best.step
+        steps = () if best_step is None else (best_step,)
     if not steps:
         fix = "train first"
         if job.mode == "eval" and checkpoint == "latest":

@@ -28,12 +28,12 @@ def names(directories: Sequence[str]) -> list[str]:
       >>> names(["runs/digits/a", "runs/digits/b"]), names(["sweep/trials/1/run", "sweep/trials/2/run"])
       (['a', 'b'], ['trial 1', 'trial 2'])
     """
-    paths = [os.path.abspath(each).split(os.sep) for each in directories]
+    paths = [os.path.abspath(directory).split(os.sep) for directory in directories]
     is_trial = [path[-1] == _RUN and path[-3:-2] == [_TRIALS] for path in paths]
     paths = [path[:-1] if of_sweep else path for path, of_sweep in zip(paths, is_trial, strict=True)]
     if all(is_trial) and len({tuple(path[:-1]) for path in paths}) == 1:
         return [f"trial {path[-1]}" for path in paths]
-    levels = itertools.takewhile(lambda each: len({*each}) == 1, zip(*(path[:-1] for path in paths), strict=False))
+    levels = itertools.takewhile(lambda level: len({*level}) == 1, zip(*(path[:-1] for path in paths), strict=False))
     shared = len(list(levels))
     if len(paths) == 1:
         shared = len(paths[0]) - 1
@@ -42,13 +42,13 @@ def names(directories: Sequence[str]) -> list[str]:
 
 def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
     """Returns for each run the fields in which runs of its experiment differ, by path, each value as YAML."""
-    found: list[dict[str, str]] = [{} for _ in runs]
+    fields_of_runs: list[dict[str, str]] = [{} for _ in runs]
     for numbers in groups(runs):
         for path, texts in fields([runs[number].config for number in numbers]).items():
             for number, text in zip(numbers, texts, strict=True):
                 if text is not None:
-                    found[number][path] = text
-    return found
+                    fields_of_runs[number][path] = text
+    return fields_of_runs
 
 
 def groups(runs: Sequence[RecordedRun]) -> list[list[int]]:
@@ -71,15 +71,15 @@ def fields(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None]]:
     Args:
       configs: by path the value of each field.
     """
-    found: dict[str, list[str | None]] = {}
+    texts_by_path: dict[str, list[str | None]] = {}
     for path in dict.fromkeys(path for config in configs for path in config):
         texts = [flow(config[path]) if path in config else None for config in configs]
         if len(set(texts)) > 1:
-            found[path] = texts
-    chosen = tuple(path.removesuffix("type") for path in found if path.endswith(".type"))
-    for path, texts in list(found.items()):
+            texts_by_path[path] = texts
+    chosen = tuple(path.removesuffix("type") for path in texts_by_path if path.endswith(".type"))
+    for path, texts in list(texts_by_path.items()):
         if not path.startswith(chosen):
-            found[path] = [NOT_THERE if text is None else text for text in texts]
+            texts_by_path[path] = [NOT_THERE if text is None else text for text in texts]
         elif not path.endswith(".type") and len({*texts} - {None}) == 1:
-            del found[path]  # other runs have chosen another type, which has no such field
-    return found
+            del texts_by_path[path]  # other runs have chosen another type, which has no such field
+    return texts_by_path

@@ -100,12 +100,12 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
                 _, step = load_chosen(job, trainer, checkpoint, (directory, step))
             watchdog.enter("evaluate", step)
             with working(f"evaluating step {step}", quiet=job.quiet):
-                found = _evaluate(job, trainer, step)
-    numbers = numbers_in(found)
-    trackers = trackers_of_evaluation(job, has_media=len(numbers) < len(found))
+                eval_points = _evaluate(job, trainer, step)
+    numbers = numbers_in(eval_points)
+    trackers = trackers_of_evaluation(job, has_media=len(numbers) < len(eval_points))
     with closing(trackers) as outcome:
         outcome.step, outcome.metrics = step, numbers
-        trackers.log("validation", step, found)
+        trackers.log("validation", step, eval_points)
     return numbers
 
 
@@ -176,10 +176,10 @@ def _evaluate_each(
                 trackers.all.describe(job.experiment, configuration.flat(job.config))
                 trackers.all.resume("validation", step)
                 warn_of_gin(job, job.model_dir, step)
-            found = _evaluate(job, trainer, step)
-            results = numbers_in(found)
+            eval_points = _evaluate(job, trainer, step)
+            results = numbers_in(eval_points)
             lock.check_held()
-            trackers.all.log("validation", step, found)
+            trackers.all.log("validation", step, eval_points)
             outcome.step, outcome.metrics = step, results
             lease.done(step)
             operative.save()
@@ -208,10 +208,10 @@ def _evaluate(job: Job, trainer: Trainer, step: int) -> dict[str, Point]:
     """Evaluates the loaded weights, and calls the actions that were put on the trainer; others belong to training."""
     run = Run(state=LoopState(step=step, start_step=step), trainer=trainer, model_dir=job.model_dir, tracker=Tracker())
     run.outputs = trainer.evaluate(job.config.trainer.validation_steps)
-    found = points(run.outputs)
+    eval_points = points(run.outputs)
     for action in map(as_action, [*trainer.actions, *(job.prebuilt.actions if job.prebuilt is not None else ())]):
-        action.on_eval(run, numbers_in(found))
-    return found
+        action.on_eval(run, numbers_in(eval_points))
+    return eval_points
 
 
 def _version(directory: str, step: int) -> tuple[int, str]:

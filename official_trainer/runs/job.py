@@ -122,10 +122,10 @@ class Job:
         as they are, such as intervals, is left out.
         """
         trail = self.resolved.trail
-        found = [path.partition("[")[0] for path in trail.touched()] + trail.touched()  # in a list, that list
+        paths = [path.partition("[")[0] for path in trail.touched()] + trail.touched()  # in a list, that list
         if self.prebuilt is not None:
-            found = [path for path in configuration.flat(self.config) if trail.origin(path).kind == "experiment"]
-        return {path for path in found if config_changes.kind_of(path) != "safe" or path == "task.init_checkpoint"}
+            paths = [path for path in configuration.flat(self.config) if trail.origin(path).kind == "experiment"]
+        return {path for path in paths if config_changes.kind_of(path) != "safe" or path == "task.init_checkpoint"}
 
     @property
     def facts(self) -> RunFacts:
@@ -186,8 +186,8 @@ def check_ready(job: Job) -> None:
         problems += keras_3_problems(job)
     if job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
         problems += _training_problems(job)
-        found = learning_rate.finding(job.resolved)
-        problems += [found.problem] if found is not None and found.is_fatal else []
+        rate_finding = learning_rate.finding(job.resolved)
+        problems += [rate_finding.problem] if rate_finding is not None and rate_finding.is_fatal else []
     if job.mode not in ("eval", "predict"):
         problems += _tracker_problems(job)
     problems += [*_source_problems(job), *format_problems(job)]
@@ -198,8 +198,8 @@ def check_ready(job: Job) -> None:
 def warn(job: Job) -> None:
     """Warns, in one line each, of what a job that is ready to train was likely not meant to do."""
     trains = job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval")
-    if job.is_chief and trains and (found := learning_rate.finding(job.resolved)) is not None:
-        _logger.warning("%s", found.problem.message)
+    if job.is_chief and trains and (rate_finding := learning_rate.finding(job.resolved)) is not None:
+        _logger.warning("%s", rate_finding.problem.message)
 
 
 def format_problems(job: Job) -> Iterator[Problem]:
@@ -300,15 +300,15 @@ def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
         micro_batches = job.config.trainer.gradient_accumulation_steps if path.endswith("train_data") else 1
         choices = BatchSizeError(size, count * micro_batches).choices
         if size % count:
-            parts = f"{count} {what}" + (f" with {micro_batches} micro-batches each" if micro_batches > 1 else "")
-            yield _problem(job, field, f"{size} does not divide over {parts}", f"use {choices}")
-        elif (each := size // count) % micro_batches:
+            replicas = f"{count} {what}" + (f" with {micro_batches} micro-batches each" if micro_batches > 1 else "")
+            yield _problem(job, field, f"{size} does not divide over {replicas}", f"use {choices}")
+        elif (examples := size // count) % micro_batches:
             share = f"that each of {count} {what} has of {field}={size}" if count > 1 else f"of {field}={size}"
-            divisors = [number for number in range(1, each + 1) if each % number == 0]
+            divisors = [number for number in range(1, examples + 1) if examples % number == 0]
             lower = [number for number in divisors if number < micro_batches][-1:]
             higher = [number for number in divisors if number > micro_batches][:1]
             near = f"set {accumulated} to {' or '.join(map(str, [*lower, *higher]))}, or {field} to {choices}"
-            yield _problem(job, accumulated, f"{micro_batches} does not divide the {each} examples {share}", near)
+            yield _problem(job, accumulated, f"{micro_batches} does not divide the {examples} examples {share}", near)
 
 
 def _tasks(config: Any) -> Iterator[tuple[str, Any]]:
@@ -329,8 +329,8 @@ def _training_problems(job: Job) -> Iterator[Problem]:
         yield _problem(job, "task.init_checkpoint", "is not set", fix)
     optimization = trainer.optimizer_config
     for section, example in (("optimizer", "adam"), ("learning_rate", "constant")):
-        found = getattr(optimization, section, None)  # the ranking experiments of Model Garden have other sections
-        if found is not None and found.type is None:
+        one_of = getattr(optimization, section, None)  # the ranking experiments of Model Garden have other sections
+        if one_of is not None and one_of.type is None:
             path = f"trainer.optimizer_config.{section}.type"
             fix = f"for example {path}={example}"
             yield _problem(job, path, "is not set, and training needs one", fix)

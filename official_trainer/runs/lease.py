@@ -163,7 +163,7 @@ class LeasedSteps:
             )  # fmt: skip
         return needed
 
-    def _warn_once(self, kind: str, message: str, *arguments: Any) -> None:
-        if kind not in self._has_warned:
-            self._has_warned.add(kind)
+    def _warn_once(self, topic: str, message: str, *arguments: Any) -> None:
+        if topic not in self._has_warned:
+            self._has_warned.add(topic)
             _logger.warning(message, *arguments)

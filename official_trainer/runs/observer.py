@@ -120,7 +120,7 @@ class TrainingProcess:
         self.lock.check_held()
         self.finish(ExitCode.DONE, self.metrics)
 
-    def _leave_nothing(self, found: Sequence[str] | None) -> bool:
+    def _leave_nothing(self, names_before: Sequence[str] | None) -> bool:
         """Leaves the directory of a run that has never begun as it was.
 
         Returns False, and leaves all, if there is an earlier run, if other processes read here how this one ended, or
@@ -130,14 +130,14 @@ class TrainingProcess:
             return False
         directory = self._job.model_dir
         kernels, leased = file_names()
-        own = {RUN_FILE, STATUS_FILE, PARAMS_FILE, *config_changes.gin_names(self._job.mode)}
-        written = set(files.list_dir(directory)).difference(found or ())
-        if not written <= {*own, kernels, leased}:
+        our_names = {RUN_FILE, STATUS_FILE, PARAMS_FILE, *config_changes.gin_names(self._job.mode)}
+        written = set(files.list_dir(directory)).difference(names_before or ())
+        if not written <= {*our_names, kernels, leased}:
             return False
-        for name in written & own:
+        for name in written & our_names:
             files.remove(self._job.path(name))
         self.lock.release(leaves_file=kernels not in written)
-        if found is None:
+        if names_before is None:
             files.remove_if_empty(directory)
         return True
 
@@ -195,8 +195,8 @@ class TrainingProcess:
         cluster, runtime = self._job.cluster, self._job.config.runtime
         lost = None if cluster is None else peers.explain_loss(error, cluster.addresses)
         late = None if self._trainer is None else self._late_reports.explain(lost or error)
-        known = late or lost or tpu.as_lost_error(error, runtime) or files.as_storage_error(error, self._job.model_dir)
-        return known or error
+        cause = late or lost or tpu.as_lost_error(error, runtime) or files.as_storage_error(error, self._job.model_dir)
+        return cause or error
 
 
 class RunObserver(LoopObserver):
@@ -242,7 +242,7 @@ class RunObserver(LoopObserver):
             self._record.note(input=layout)
 
     def _validation_sources(self) -> list[dict[str, Any]]:
-        contexts = (each.builder.context for each in self._trainer.evaluation.sets)
+        contexts = (eval_set.builder.context for eval_set in self._trainer.evaluation.sets)
         return [facts for context in contexts if context is not None for facts in data_layout.sources_of(context)]
 
     def on_restore(self, state: LoopState) -> None:
@@ -294,8 +294,8 @@ class RunObserver(LoopObserver):
             if context is not None and (
                 change := data_layout.change_of_sources(saved, data_layout.sources_of(context))
             ):
-                place, allows = f"--model_dir={job.model_dir}: ckpt-{step}", job.allow_config_change
-                self._console.message(data_layout.accepted(place, change, allow_change=allows))
+                checkpoint, allows = f"--model_dir={job.model_dir}: ckpt-{step}", job.allow_config_change
+                self._console.message(data_layout.accepted(checkpoint, change, allow_change=allows))
         if change := data_layout.change_of_sources(facts.validation_sources, self._validation_sources()):
             _logger.warning("the results of evaluations before step %d are of other data: %s", step, change)
 
@@ -321,7 +321,7 @@ class RunObserver(LoopObserver):
         self._record.note(devices=used, cores=len(devices.cores()) or None)
         restored = self._trainer.restored
         if state.start_step == 0:  # else an earlier process has begun the run, and recorded this
-            self._record.note(init_checkpoint=[dataclasses.asdict(each) for each in restored] or None)
+            self._record.note(init_checkpoint=[dataclasses.asdict(restoration) for restoration in restored] or None)
         self._record.set_span(state.start_step, state.end_step)
         self._process.trackers.all.describe(job.experiment, configuration.flat(job.config))
         count, wanted = variables.count(self._trainer.model).trainable, job.config.trainer.train_steps
@@ -330,8 +330,8 @@ class RunObserver(LoopObserver):
             start = f"at step {state.start_step} already, past trainer.train_steps={wanted}: nothing to train"
         devices_text = self._trainer.context.devices
         self._console.message(f"{job.experiment}: {count:,} parameters on {devices_text}, {start} in {job.model_dir}")
-        for each in restored:
-            self._console.message(str(each))
+        for restoration in restored:
+            self._console.message(str(restoration))
         if self._changes:
             self._console.message(config_changes.notice(self._changes, state.start_step))
         if state.end_step is None or state.start_step < state.end_step:
@@ -455,20 +455,20 @@ class RunObserver(LoopObserver):
 
     def show_end(self, step: int) -> None:
         """Shows the result of the run, where it is, and how its time was spent."""
-        parts = [f"finished {'early ' if self._record.stopped_early else ''}at step {step}"]
+        facts = [f"finished {'early ' if self._record.stopped_early else ''}at step {step}"]
         saved_step = self._record.last_checkpoint_step
         places = [] if saved_step is None else [f"ckpt-{saved_step}"]
         if (best := self._record.best) is not None:
             value = best["value"]  # as the record spells it, or several by their names
-            several = {name: float(each) for name, each in value.items()} if isinstance(value, Mapping) else {}
+            several = {name: float(number) for name, number in value.items()} if isinstance(value, Mapping) else {}
             shown = monitored.show(several) if several else format_number(float(value))
-            parts.append(f"best {best['metric']} {shown} at step {best['step']}")
+            facts.append(f"best {best['metric']} {shown} at step {best['step']}")
         keeper = best_of(self._trainer)
         places += [] if keeper is None or keeper.step is None else [_best_name(self._job, keeper.step)]
         if self._exported:
-            parts.append(f"exported {self._exported[0]}")
+            facts.append(f"exported {self._exported[0]}")
             places.append(self._exported[1].removeprefix(self._job.path("")))
-        self._console.message(f"{', '.join(parts)}: {self._job.model_dir}")
+        self._console.message(f"{', '.join(facts)}: {self._job.model_dir}")
         if keeper is not None and keeper.lacks:
             _logger.warning(keeper.lacks)
         self._console.message(f"saved there: {', '.join([*places, 'metrics.jsonl'])}")
@@ -477,10 +477,10 @@ class RunObserver(LoopObserver):
         if report["verdict"]:
             self._console.message(report["verdict"])
         checkpoint = " --checkpoint=best" if self._record.best is not None else ""
-        place = shlex.quote(str(self._job.model_dir))
+        quoted_dir = shlex.quote(str(self._job.model_dir))
         self._console.hint(
-            f"official-trainer eval --model_dir={place}{checkpoint}",
-            f"tensorboard --logdir={place}",
+            f"official-trainer eval --model_dir={quoted_dir}{checkpoint}",
+            f"tensorboard --logdir={quoted_dir}",
         )
 
 

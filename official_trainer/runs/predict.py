@@ -201,9 +201,9 @@ def _predict(
         if not weights.model:
             watchdog.enter("restore", weights.step)
             chosen = weights.directory, weights.step
-            found = load_chosen(job, trainer, "" if shards.count else checkpoint, chosen)
-            if found != chosen:
-                weights = _weights_of(*found)
+            loaded = load_chosen(job, trainer, "" if shards.count else checkpoint, chosen)
+            if loaded != chosen:
+                weights = _weights_of(*loaded)
                 shards = _begin(job, settings, weights)
         watchdog.enter("predict", weights.step)
         keeps_state = not weights.model and bool(kerases.recurrent_states(trainer.model))

@@ -112,9 +112,11 @@ class RecordedRun:
         """
         total = _mapping(_mapping(self.record.get("time")).get("total"))
         seconds = _mapping(total.get("seconds"))
-        found = [_numbers(each) for each in (total.get("examples"), seconds.get("steps"), seconds.get("input") or 0.0)]
-        known = [each for each in found if isinstance(each, float) and math.isfinite(each)]
-        return known[0] / spent if len(known) == 3 and known[0] > 0 and (spent := known[1] + known[2]) > 0 else None
+        numbers = [
+            _numbers(value) for value in (total.get("examples"), seconds.get("steps"), seconds.get("input") or 0.0)
+        ]
+        valid = [number for number in numbers if isinstance(number, float) and math.isfinite(number)]
+        return valid[0] / spent if len(valid) == 3 and valid[0] > 0 and (spent := valid[1] + valid[2]) > 0 else None
 
 
 def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRun]:
@@ -132,11 +134,11 @@ def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRu
     """
     now = time.time() if now_seconds is None else now_seconds
     with os.scandir(directory) as entries:
-        found = list(entries)
-    if is_run([entry.name for entry in found]):
+        folder_entries = list(entries)
+    if is_run([entry.name for entry in folder_entries]):
         return [read(directory, now_seconds=now)]
     opened = functools.partial(read, now_seconds=now)
-    return list(_below(found, 1, opened, {os.path.realpath(directory)}))
+    return list(_below(folder_entries, 1, opened, {os.path.realpath(directory)}))
 
 
 def steps_text(run: RecordedRun) -> str:
@@ -212,7 +214,7 @@ def _below(
             note = f"cannot be listed: {files.reason_of(error)}"
             yield RecordedRun(directory=entry.path, status="unreadable", notes=(note,))
             continue
-        if is_run([each.name for each in inside]):
+        if is_run([inner.name for inner in inside]):
             yield open_run(entry.path)
             continue
         runs = list(_below(inside, depth + 1, open_run, seen)) if depth < MAX_DEPTH else []
@@ -257,11 +259,11 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
             started = os.stat(files.join(directory, PARAMS_FILE)).st_mtime
         if not config:
             notes.append(f"no {RUN_FILE} and no {PARAMS_FILE}: only its checkpoints are known")
-    recorded = [each for each in (steps.get("current"), status.get("step")) if is_step(each)]
+    recorded = [step for step in (steps.get("current"), status.get("step")) if is_step(step)]
     end_step = steps.get("end") or config.get(_END)
     if "steps" not in run:  # the record is lost
         with contextlib.suppress(OSError):
-            recorded += [int(found[1]) for name in os.listdir(directory) if (found := _CHECKPOINT.fullmatch(name))]
+            recorded += [int(match[1]) for name in os.listdir(directory) if (match := _CHECKPOINT.fullmatch(name))]
     return RecordedRun(
         directory=directory,
         status=standing,
@@ -360,8 +362,8 @@ def _is_held(directory: str, status: Mapping[str, Any], now_seconds: float) -> b
 def _numbers(value: Any) -> float | dict[str, float] | None:
     """Returns a recorded value, or several by their names; None for anything else."""
     if isinstance(value, dict):
-        found = {name: _numbers(each) for name, each in value.items()}
-        return {name: each for name, each in found.items() if isinstance(each, float)} or None
+        numbers = {name: _numbers(item) for name, item in value.items()}
+        return {name: number for name, number in numbers.items() if isinstance(number, float)} or None
     try:
         return None if value is None or isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -91,11 +91,11 @@ def _read(job: Job, names: Sequence[str], read: Callable[[Any, Any, str], Seen])
                 raise ConfigError([Problem(what, f"task.{name}", fix=fix)])
             try:
                 with during(f"reading {name}", task=task, method="build_inputs"):
-                    found = read(task, section, f"task.{name}")
+                    seen = read(task, section, f"task.{name}")
             except DataError as error:
                 say_place(error, job)
                 raise
-            yield found
+            yield seen
 
 
 def _scanned(task: Any, section: Any, path: str, *, report: Callable[[str], object]) -> tuple[str, int]:
@@ -125,9 +125,9 @@ def _seen(task: Any, section: Any, path: str, *, seed: int) -> SeenData:
     with builder.errors_explained():
         builder.build()
         context: Any = builder.context
-        batches, sources = iter(builder.of_pipeline), [each for each in context.sources if each.section == path]
+        batches, sources = iter(builder.of_pipeline), [source for source in context.sources if source.section == path]
         fields = {"source": _of_source(sources[0].source)} if sources else {}
-        fields["batch"] = [_of_batch(*each) for each in flat(next(batches, {}))]
+        fields["batch"] = [_of_batch(*path_and_leaf) for path_and_leaf in flat(next(batches, {}))]
         speed = _rate(batches) or _rate(iter(builder.of_pipeline))  # if there was one batch
         return SeenData(path, context.examples_per_epoch, fields, speed)
 
@@ -139,12 +139,15 @@ def _of_batch(path: str, leaf: Any) -> Field:
 
 def _of_source(source: Any) -> list[Field]:
     """Returns the fields of the first examples, before transforms."""
-    found: list[dict[str, Any]] = []
+    examples: list[dict[str, Any]] = []
     for index in range(min(len(source), _SHOWN)):
         with contextlib.suppress(Exception):  # a bad one is an error of the pipeline, or left out there
-            found.append({path: as_array(leaf, path) for path, leaf in flat(source[index])})
-    fields = found[0] if found else {}
-    return [(path, str(a.dtype), a.shape, [each[path] for each in found if path in each]) for path, a in fields.items()]
+            examples.append({path: as_array(leaf, path) for path, leaf in flat(source[index])})
+    fields = examples[0] if examples else {}
+    return [
+        (path, str(a.dtype), a.shape, [example[path] for example in examples if path in example])
+        for path, a in fields.items()
+    ]
 
 
 def _rate(batches: Iterator[Any]) -> float:

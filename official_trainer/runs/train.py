@@ -43,12 +43,12 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
     account = TimeAccount(began_seconds=process_start_seconds() if is_whole_command and job.argv else None)
     lock = job.lock(job.model_dir)
     with contextlib.ExitStack() as stack:
-        found = _occupy_model_dir(job, lock, stack)
+        names_before = _occupy_model_dir(job, lock, stack)
         names = (RUN_FILE, STATUS_FILE, "metrics.jsonl", PARAMS_FILE, *config_changes.gin_names(job.mode))
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
         process = TrainingProcess(job, account, lock)
-        with process.recorded(found):
+        with process.recorded(names_before):
             if not files.exists(job.path(PARAMS_FILE)):  # a restart replaces it once it has restored
                 config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
             process.gin.begin()
@@ -65,11 +65,11 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
 def _occupy_model_dir(job: Job, lock: DirectoryLock, stack: contextlib.ExitStack) -> list[str] | None:
     """Makes the run directory and takes its lock; returns what the directory held, None if it was not there."""
     while True:
-        found = prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
+        names_before = prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
         # Another process, of this cluster or of the same command, removes what it made to see whether it can.
         with contextlib.suppress(FileNotFoundError):
             stack.enter_context(lock)
-            return found
+            return names_before
 
 
 @contextlib.contextmanager

@@ -169,26 +169,26 @@ class LateReports:
 
         That is what is known after a few seconds; the storage may be what hangs.
         """
-        found: list[str] = []
+        reports: list[str] = []
 
         def read() -> None:
             for name, (address, folder) in self._others.items():
                 if not answers(address):
-                    found.append(f"{name} ({address}) does not answer")
+                    reports.append(f"{name} ({address}) does not answer")
                     continue
                 with contextlib.suppress(Exception):
-                    found.append(f"{name} is {json.loads(files.read_bytes(files.join(folder, _LATE_FILE)))['doing']}")
+                    reports.append(f"{name} is {json.loads(files.read_bytes(files.join(folder, _LATE_FILE)))['doing']}")
 
         if self._others:
             run_bounded(read, _READ_SECONDS, "late-reports")
-        return list(found)
+        return list(reports)
 
     def explain(self, error: BaseException) -> PeerLostError | None:
         """Returns an error about other processes with their reports added; None for other errors, or without any."""
         if not isinstance(error, PeerLostError):
             return None
-        found = self.of_others()
-        return type(error)(f"{str(error).rstrip('.')}. Late: {'; '.join(found)}.") if found else None
+        reports = self.of_others()
+        return type(error)(f"{str(error).rstrip('.')}. Late: {'; '.join(reports)}.") if reports else None
 
     def _write(self, doing: str | None) -> None:
         path = files.join(self._own, _LATE_FILE)
@@ -249,14 +249,14 @@ def stacks() -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     frames = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, names.get(item[0], "")))
-    parts = [f"Stacks of process {os.getpid()} on {socket.gethostname()}, innermost call last:"]
+    texts = [f"Stacks of process {os.getpid()} on {socket.gethostname()}, innermost call last:"]
     for ident, frame in frames:
         calls = [
-            f'  File "{each.f_code.co_filename}", line {line}, in {each.f_code.co_qualname}'
-            for each, line in traceback.walk_stack(frame)
+            f'  File "{stack_frame.f_code.co_filename}", line {line}, in {stack_frame.f_code.co_qualname}'
+            for stack_frame, line in traceback.walk_stack(frame)
         ]
-        parts.append("\n".join([f"Thread {ident} ({names.get(ident, 'not started by Python')})", *reversed(calls)]))
-    return "\n\n".join(parts) + "\n"
+        texts.append("\n".join([f"Thread {ident} ({names.get(ident, 'not started by Python')})", *reversed(calls)]))
+    return "\n\n".join(texts) + "\n"
 
 
 def _write_stderr(text: str) -> None:

@@ -77,21 +77,21 @@ class _Tally:
         """Adds to a part."""
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
-    def parts(self) -> dict[str, float | None]:
+    def seconds_by_part(self) -> dict[str, float | None]:
         """Returns the seconds of each part; those of `input` are None if unknown."""
-        parts: dict[str, float | None] = {part: self.seconds.get(part, 0.0) for part in PARTS}
-        return parts if self.measures_input or not self.steps else parts | {"input": None}
+        seconds_by_part: dict[str, float | None] = {part: self.seconds.get(part, 0.0) for part in PARTS}
+        return seconds_by_part if self.measures_input or not self.steps else seconds_by_part | {"input": None}
 
     def input_fraction(self) -> float | None:
         """Returns how much of the time in steps waits for data; None if that is unknown."""
-        parts = self.parts()
-        waited, computed = parts["input"], parts["steps"] or 0.0
+        seconds = self.seconds_by_part()
+        waited, computed = seconds["input"], seconds["steps"] or 0.0
         return None if waited is None or waited + computed == 0 else waited / (waited + computed)
 
     def waits_long(self) -> bool:
         """Whether a step waits for data so long, of so many, that faster input would be noticed."""
-        parts = self.parts()
-        waited, computed = parts["input"] or 0.0, parts["steps"] or 0.0
+        seconds = self.seconds_by_part()
+        waited, computed = seconds["input"] or 0.0, seconds["steps"] or 0.0
         return waited + computed >= MIN_STEPS_SECONDS and waited >= self.steps * MIN_WAIT_SECONDS
 
     def speed(self) -> dict[str, float]:
@@ -188,9 +188,11 @@ class TimeAccount:
             tally = self._stretch
             self._before, self._stretch = self._before + tally, _Tally()
         fraction = tally.input_fraction()
-        known = {} if fraction is None else {"input_fraction": fraction}
-        parts = {f"{part}_seconds": value for part, value in tally.parts().items() if value is not None}
-        return {**tally.speed(), **known, "wall_seconds": sum(tally.seconds.values()), **parts}
+        fractions = {} if fraction is None else {"input_fraction": fraction}
+        seconds_by_name = {
+            f"{part}_seconds": value for part, value in tally.seconds_by_part().items() if value is not None
+        }
+        return {**tally.speed(), **fractions, "wall_seconds": sum(tally.seconds.values()), **seconds_by_name}
 
     def report(self) -> dict[str, Any]:
         """Returns what this process did with its time so far, as JSON takes it; any thread may ask."""
@@ -203,7 +205,7 @@ class TimeAccount:
         speed, fraction = tally.speed(), tally.input_fraction()
         return {
             "wall_seconds": round(wall, 6),
-            **_parts(tally.parts(), wall),
+            **_parts(tally.seconds_by_part(), wall),
             "start": {name: _rounded(seconds, 6) for name, seconds in start.items()},
             "steps": tally.steps,
             "examples": tally.examples,
@@ -315,8 +317,8 @@ def over_attempts(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) 
     earlier, total = (before["attempts"], before["total"]) if before else ([], {})
     seconds: dict[str, float | None] = {}
     for part in PARTS:
-        known = [s for s in (total.get("seconds", {}).get(part), attempt["seconds"][part]) if s is not None]
-        seconds[part] = sum(known) if known else None
+        measured = [s for s in (total.get("seconds", {}).get(part), attempt["seconds"][part]) if s is not None]
+        seconds[part] = sum(measured) if measured else None
     wall = total.get("wall_seconds", 0.0) + attempt["wall_seconds"]
     gaps = {part: total.get("outside", {}).get(part, 0.0) + attempt.get("outside", {}).get(part, 0) for part in OUTSIDE}
     traces = total.get("traces", {})
@@ -338,12 +340,14 @@ def over_attempts(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) 
     return {"attempts": [*earlier, dict(attempt)][-_KEPT_ATTEMPTS:], "total": new_total}
 
 
-def _parts(parts: Mapping[str, float | None], wall_seconds: float) -> dict[str, dict[str, float | None]]:
+def _parts(seconds_by_part: Mapping[str, float | None], wall_seconds: float) -> dict[str, dict[str, float | None]]:
     """Returns the parts for the record, in seconds and as fractions."""
     wall_seconds = max(wall_seconds, 1e-9)
     return {
-        "seconds": {part: _rounded(seconds, 6) for part, seconds in parts.items()},
-        "fractions": {part: _rounded(None if s is None else s / wall_seconds, 6) for part, s in parts.items()},
+        "seconds": {part: _rounded(seconds, 6) for part, seconds in seconds_by_part.items()},
+        "fractions": {
+            part: _rounded(None if s is None else s / wall_seconds, 6) for part, s in seconds_by_part.items()
+        },
     }
 
 
@@ -355,12 +359,12 @@ def in_one_line(report: Mapping[str, Any]) -> str:
     """Returns a `TimeAccount.report()` in one line, for the console; parts below half a percent are left out."""
     percents = {part: round(100 * (fraction or 0)) for part, fraction in report["fractions"].items()}
     words = {"save": "saves"} | ({} if report["input_fraction"] is not None else {"steps": "steps and input"})
-    parts = [f"{words.get(part, part)} {percents[part]} %" for part in _ORDER if percents[part]]
+    shares = [f"{words.get(part, part)} {percents[part]} %" for part in _ORDER if percents[part]]
     speed = ""
     if report["step_seconds_p50"] is not None:
         p50, p95 = (step_time_text(report[f"step_seconds_{name}"]) for name in ("p50", "p95"))
         speed = f"; {speed_text(report['examples_per_second'])} examples/s, step p50 {p50}, p95 {p95}"
-    return f"time: {', '.join(parts)}{speed}"
+    return f"time: {', '.join(shares)}{speed}"
 
 
 def in_lines(time: Mapping[str, Any]) -> list[str]:
@@ -375,11 +379,11 @@ def in_lines(time: Mapping[str, Any]) -> list[str]:
     lines = [f"{duration_text(wall)} in {count} process{'es' * (count > 1)}{over}, {steps}"]
     spent = {part: total["seconds"][part] for part in PARTS} | gaps
     for part, seconds in sorted(spent.items(), key=lambda item: -(item[1] or 0)):
-        known = "unknown" if seconds is None else f"{duration_text(seconds):>12} {100 * seconds / elapsed:4.0f} %"
-        lines.append(f"{part:10} {known}")
-    if (parts := last.get("start")) is not None:  # that of an earlier version of this program has none
-        rest = max(0.0, last["seconds"]["start"] - sum(parts.values()))
-        shown = [f"{words} {duration_text(parts[name])}" for name, words in _START_WORDS.items()]
+        time_text = "unknown" if seconds is None else f"{duration_text(seconds):>12} {100 * seconds / elapsed:4.0f} %"
+        lines.append(f"{part:10} {time_text}")
+    if (start_seconds := last.get("start")) is not None:  # that of an earlier version of this program has none
+        rest = max(0.0, last["seconds"]["start"] - sum(start_seconds.values()))
+        shown = [f"{words} {duration_text(start_seconds[name])}" for name, words in _START_WORDS.items()]
         lines.append(f"the start of the newest process: {', '.join([*shown, f'all else {duration_text(rest)}'])}")
     if peaks := total.get("peak_memory_bytes"):
         lines.append(f"memory at most: {', '.join(f'{name} {size / 2**30:.2f} GiB' for name, size in peaks.items())}")

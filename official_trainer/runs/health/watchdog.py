@@ -172,11 +172,11 @@ class Progress:
     def _longest_gap_seconds(self, activity: str) -> float | None:
         if self._phase not in self._moved:
             return None
-        known = self._longest_seconds
-        if activity in _TRAIN and (activity == "train" or activity not in known):
+        longest_seconds = self._longest_seconds
+        if activity in _TRAIN and (activity == "train" or activity not in longest_seconds):
             # The activity is unknown, or was too short to be seen: what is healthy in any of them is healthy.
-            return max((known[name] for name in _TRAIN if name in known), default=None)
-        return known.get(self._phase if activity == PEERS else activity)
+            return max((longest_seconds[name] for name in _TRAIN if name in longest_seconds), default=None)
+        return longest_seconds.get(self._phase if activity == PEERS else activity)
 
 
 class Watchdog:
@@ -244,7 +244,7 @@ class Watchdog:
         self._told.append(function)
 
     def _record_and_tell(self, record: Callable[[Stall], object], stall: Stall) -> None:
-        calls = [WorkerThread("stall-told").submit(functools.partial(each, stall)) for each in self._told]
+        calls = [WorkerThread("stall-told").submit(functools.partial(listener, stall)) for listener in self._told]
         try:
             record(stall)
         finally:

@@ -81,9 +81,9 @@ class _Calls:
         values, wrong = _flat(outputs), ""
         low, high = values.min(initial=math.inf), values.max(initial=-math.inf)
         if takes_logits:
-            same = [kind for kind, made in self._made if _are_close(_flat(made), values)]
-            for kind in same[:1]:
-                wrong = f"logits, and gets what {kind} returns: leave out from_logits=True, or {kind}"
+            same = [activation for activation, made in self._made if _are_close(_flat(made), values)]
+            for activation in same[:1]:
+                wrong = f"logits, and gets what {activation} returns: leave out from_logits=True, or {activation}"
         elif low < -_TOLERANCE or 1 + _TOLERANCE < high < math.inf:
             fix = "set from_logits=True, or end the model with sigmoid or softmax"
             wrong = f"probabilities, and gets values from {low:.3g} to {high:.3g}: {fix}"

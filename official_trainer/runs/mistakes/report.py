@@ -123,10 +123,10 @@ def _report(error: BaseException, directory: str) -> Report | None:
     if isinstance(error, UserError):
         if not lines or not error.names_line:
             return None
-        place, message = _place(lines, notes), _paragraph(str(error), 6)
+        location, message = _place(lines, notes), _paragraph(str(error), 6)
         if error.names_line == "behind":
-            return Report((message.lstrip(), f"  {place[0]}", *place[1:]), error.exit_code)
-        return Report((*place, message), error.exit_code)
+            return Report((message.lstrip(), f"  {location[0]}", *location[1:]), error.exit_code)
+        return Report((*location, message), error.exit_code)
     if not lines and not (frames.is_of_graph(error) and notes):
         return None
     report = _of_users_code(error, notes)

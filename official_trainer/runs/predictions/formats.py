@@ -70,15 +70,15 @@ def _write_jsonl(path: str, chunks: Sequence[Columns]) -> None:
 def _plain(name: str, values: Any) -> list[Any]:
     import numpy as np
 
-    kind = values.dtype.kind
-    if kind not in "fiubO":
+    dtype_kind = values.dtype.kind
+    if dtype_kind not in "fiubO":
         raise PredictionsError(
             f"--format=jsonl: the output '{name}' is {values.dtype.name}, which JSON cannot hold; use --format=npy"
         )
     plain: list[Any] = values.tolist()
-    if kind == "f" and not np.isfinite(values).all():
+    if dtype_kind == "f" and not np.isfinite(values).all():
         plain = _each(encode, plain)
-    if kind == "O":
+    if dtype_kind == "O":
         try:
             plain = _each(bytes.decode, plain)
         except UnicodeDecodeError as error:
@@ -99,15 +99,15 @@ def _write_npy(path: str, chunks: Sequence[Columns]) -> None:
 
     arrays: dict[str, Any] = {}
     for name in chunks[0]:
-        parts = [chunk[name] for chunk in chunks]
-        shapes = list(dict.fromkeys(str(list(part.shape[1:])) for part in parts))
-        if len(shapes) > 1 or parts[0].dtype.kind == "O":
+        columns = [chunk[name] for chunk in chunks]
+        shapes = list(dict.fromkeys(str(list(column.shape[1:])) for column in columns))
+        if len(shapes) > 1 or columns[0].dtype.kind == "O":
             what = "holds bytes" if len(shapes) == 1 else f"has rows of the shapes {first_few(shapes)}"
             raise PredictionsError(
                 f"--format=npy: the output '{name}' {what}, which a NumPy array cannot hold; use "
                 "--format=tfrecord or jsonl"
             )
-        arrays[name] = np.concatenate(parts)
+        arrays[name] = np.concatenate(columns)
     with files.open_file(path, "wb") as file:
         np.save(file, *arrays.values()) if len(arrays) == 1 else np.savez(file, **arrays)
 

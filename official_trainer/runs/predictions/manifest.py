@@ -113,8 +113,8 @@ def read_continuable(directory: str, wanted: Manifest, *, is_whole: bool = True)
       PredictionsError: the directory holds something else, or predictions that were made in another way.
     """
     manifests = read(directory)
-    for found in manifests.values():
-        before, now = ({"format": m["format"], "shard_size": m["shard_size"], **m["source"]} for m in (found, wanted))
+    for earlier in manifests.values():
+        before, now = ({"format": m["format"], "shard_size": m["shard_size"], **m["source"]} for m in (earlier, wanted))
         now["shard_size"] = now["shard_size"] or before["shard_size"]
         names = {**now, **before} if is_whole else now
         differing = [name for name in names if now.get(name) != before.get(name)]
@@ -154,25 +154,25 @@ def read(directory: str) -> dict[str, Manifest]:
             "name a new or empty directory"
         )
     try:
-        found = {name: _read_file(files.join(directory, name)) for name in ours}
+        manifests = {name: _read_file(files.join(directory, name)) for name in ours}
     except FileNotFoundError as error:
         if files.list_dir(directory) == names:
             what = f"one of {first_few(ours)} is a link to nothing"
             raise PredictionsError(f"--output={directory}: {what}; remove it, or name another --output") from error
         return read(directory)  # another process has merged them meanwhile
-    return {name: m for name, m in found.items() if m["shards"] or m["done"] or m.get("end") is not None}
+    return {name: m for name, m in manifests.items() if m["shards"] or m["done"] or m.get("end") is not None}
 
 
 def _read_file(path: str) -> Manifest:
     try:
-        found = manifest.parse(files.read_text(path), MANIFEST, _FORMAT_VERSION)
+        content = manifest.parse(files.read_text(path), MANIFEST, _FORMAT_VERSION)
         for name, kinds in _KINDS.items():
-            if not isinstance(found[name], kinds):
-                raise TypeError(f"{name} is {shorten(repr(found[name]))}")
-        for shard in found["shards"]:
+            if not isinstance(content[name], kinds):
+                raise TypeError(f"{name} is {shorten(repr(content[name]))}")
+        for shard in content["shards"]:
             if not all(isinstance(shard[name], kinds) for name, kinds in _KINDS_OF_SHARD.items()):
                 raise TypeError(f"a shard is {shorten(repr(shard))}")
-        return found
+        return content
     except (ValueError, TypeError, KeyError) as error:
         raise PredictionsError(
             f"{path} cannot be read ({error}); name another --output to predict from the start"
@@ -193,19 +193,22 @@ def by_number(shards: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 def merge(manifests: Sequence[Manifest]) -> Manifest:
     """Returns what one or more manifests say together; `done` if no shard is missing, whichever process wrote it."""
-    shards = by_number([shard for found in manifests for shard in found["shards"]])
+    shards = by_number([shard for share_manifest in manifests for shard in share_manifest["shards"]])
     outputs: dict[str, Any] = {}
-    for found in manifests:
-        add_outputs(outputs, found["outputs"])
-    ends = [len(found["shards"]) if found["done"] else found.get("end") for found in manifests]
-    end = min((each for each in ends if each is not None), default=None)
+    for share_manifest in manifests:
+        add_outputs(outputs, share_manifest["outputs"])
+    ends = [
+        len(share_manifest["shards"]) if share_manifest["done"] else share_manifest.get("end")
+        for share_manifest in manifests
+    ]
+    end = min((share_end for share_end in ends if share_end is not None), default=None)
     return {
         **manifests[0],
         "outputs": outputs,
         "rows": sum(shard["rows"] for shard in shards.values()),
         "done": bool(end) and shards.keys() >= set(range(end or 0)),
         "shards": [*shards.values()],
-        "batch_size": max(found.get("batch_size", 0) for found in manifests),
+        "batch_size": max(share_manifest.get("batch_size", 0) for share_manifest in manifests),
         "end": end,
     }
 
@@ -213,10 +216,10 @@ def merge(manifests: Sequence[Manifest]) -> Manifest:
 def add_outputs(described: dict[str, Any], others: Mapping[str, Any]) -> None:
     """Adds descriptions of outputs; a size, or a shape, that is not the same in both becomes null."""
     for name, other in others.items():
-        known = described.setdefault(name, dict(other))
-        left, right = known["shape"], other["shape"]
+        description = described.setdefault(name, dict(other))
+        left, right = description["shape"], other["shape"]
         is_alike = left is not None and right is not None and len(left) == len(right)
-        known["shape"] = [a if a == b else None for a, b in zip(left, right, strict=True)] if is_alike else None
+        description["shape"] = [a if a == b else None for a, b in zip(left, right, strict=True)] if is_alike else None
 
 
 def is_to_gather(directory: str) -> bool:
@@ -251,7 +254,7 @@ def remove_files_of_shares(directory: str) -> None:
 
 def interrupted(directory: str) -> list[Share]:
     """Returns a share for each manifest that is being written, or was when its process was killed."""
-    parts = [name.partition(".tmp-") for name in files.list_dir(directory)]
-    found = [_OF_SHARE.fullmatch(name) for name, is_temporary, _ in parts if is_temporary]
-    indices = {int(match[1]) for match in found if match is not None}
+    split_names = [name.partition(".tmp-") for name in files.list_dir(directory)]
+    matches = [_OF_SHARE.fullmatch(name) for name, is_temporary, _ in split_names if is_temporary]
+    indices = {int(match[1]) for match in matches if match is not None}
     return [Share(index=index, count=max(indices) + 2) for index in sorted(indices)]

@@ -87,14 +87,14 @@ class PredictionShards:
         share, self._directory = settings.share, settings.output_dir
         assert share.count == 1 or share.batch_size, "the size of a batch determines where a shard begins"
         wanted = manifest.begin(settings.format, settings.shard_size, source, ALL)
-        found = manifest.read_continuable(self._directory, wanted)
+        manifests = manifest.read_continuable(self._directory, wanted)
         files.make_dirs(self._directory)
-        whole = manifest.merge([*found.values()] or [wanted])
+        whole = manifest.merge([*manifests.values()] or [wanted])
         self._known, self._end = manifest.by_number(whole["shards"]), whole["end"]
         self._batch_size = max(share.batch_size, whole["batch_size"])
         self._share = ALL if whole["done"] else share
         begun = manifest.begin(settings.format, whole["shard_size"], source, self._share)
-        self._manifest = {**found.get(self._share.file, begun), "outputs": whole["outputs"]}
+        self._manifest = {**manifests.get(self._share.file, begun), "outputs": whole["outputs"]}
         for number, shard in self._known.items():
             self._check_begins_as_counted(number, shard)
             if "end" not in shard:
@@ -106,7 +106,7 @@ class PredictionShards:
         self._number, self._after = -1, Position()
         self._begin_next()
         if not self.is_done:
-            if damaged or self._share.file not in found:
+            if damaged or self._share.file not in manifests:
                 self._manifest["done"] = False
                 self._write_manifest()
             self._remove_leftovers()
@@ -294,8 +294,8 @@ def predict_into(
     while not shards.is_done:
         position = shards.position
         seen, batches = shards.next_row - position.row, batches_from(position.batch)
-        while seen < end and (found := next(batches, None)) is not None:
-            number, columns = found
+        while seen < end and (numbered_batch := next(batches, None)) is not None:
+            number, columns = numbered_batch
             shards.add(number, {name: values[: end - seen] for name, values in columns.items()})
             seen += num_rows(columns)
             if shards.is_done or shards.position.batch > number + 1:  # the next row is after a gap

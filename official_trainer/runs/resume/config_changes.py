@@ -164,8 +164,8 @@ class ConfigChangeError(ConfigError):
         what = f"the {'code' if is_code else 'config'} is not the one that ckpt-{self._step} was saved with"
         lines = [f"--model_dir={self._model_dir}: {what}"]
         for kind, heading in _HEADINGS.items():
-            if found := [change for change in self.changes if change.kind == kind]:
-                lines += [f"{heading}:", *(f"  {change}" for change in found)]
+            if listed := [change for change in self.changes if change.kind == kind]:
+                lines += [f"{heading}:", *(f"  {change}" for change in listed)]
         lines.append(f"To continue with the new {'code' if is_code else 'values'}, add --allow_config_change")
         flags, unsafe = {"config": "--set", "gin": PARAMS_FLAG}, [c for c in self.changes if c.kind != "safe"]
         undo = [f"{flags[change.of]} {shlex.quote(text)}" for change in unsafe for text in change.undo]
@@ -214,8 +214,8 @@ def accepted_changes(
         if is_ours or garden.prefix_of(model_dir, step) is None:
             changes += changes_since(saved_config(model_dir, step), resolved)
         elif (before := garden_run.params(model_dir)) is not None:
-            found = changes_since(before, resolved)
-            changes += tuple(change for change in found if garden_run.is_compared(change.path))
+            differing = changes_since(before, resolved)
+            changes += tuple(change for change in differing if garden_run.is_compared(change.path))
     except ConfigError as error:
         if not allow_config_change:
             raise
@@ -233,7 +233,9 @@ def changes_since(before: Mapping[str, Any], resolved: Resolved) -> tuple[Change
       before: a config as plain data: nested dicts, lists and scalars.
       resolved: the config in force.
     """
-    return tuple(Change(**vars(found), kind=kind_of(found.path)) for found in differences(before, resolved))
+    return tuple(
+        Change(**vars(difference), kind=kind_of(difference.path)) for difference in differences(before, resolved)
+    )
 
 
 def gin_changes(facts: RunFacts, bindings: Bindings | None) -> tuple[Change, ...]:
@@ -287,19 +289,19 @@ def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
       ConfigError: it is there and cannot be read.
     """
     text = manifest.read(model_dir, step).run.config
-    place = files.join(model_dir, manifest.name(step) if text is not None else PARAMS_FILE)
+    path = files.join(model_dir, manifest.name(step) if text is not None else PARAMS_FILE)
     try:
-        found = parse(files.read_text(place) if text is None else text)
+        config = parse(files.read_text(path) if text is None else text)
     except ConfigError as error:
-        raise _unreadable(place, f"cannot be read ({error.problems[0].message})") from error
+        raise _unreadable(path, f"cannot be read ({error.problems[0].message})") from error
     except (OSError, ValueError) as error:
         if isinstance(error, files.PathKindError):
             raise
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise _unreadable(place, f"cannot be read ({reason})") from error
-    if not isinstance(found, dict):
-        raise _unreadable(place, "holds no configuration")
-    return found
+        raise _unreadable(path, f"cannot be read ({reason})") from error
+    if not isinstance(config, dict):
+        raise _unreadable(path, "holds no configuration")
+    return config
 
 
 def parse(text: str) -> Any:
@@ -323,8 +325,8 @@ def newest_step(model_dir: str) -> int | None:
     return next((step for step in steps if manifest.damage(model_dir, step, checksums=False) is None), None)
 
 
-def _unreadable(place: str, reason: str) -> ConfigError:
-    what = f"{place} {reason}, so it is unknown what has changed since the checkpoints here were saved"
+def _unreadable(path: str, reason: str) -> ConfigError:
+    what = f"{path} {reason}, so it is unknown what has changed since the checkpoints here were saved"
     fix = "put a good copy back, or continue without the check with --allow_config_change, or name another --model_dir"
     return ConfigError([Problem(what, fix=fix)])
 
@@ -347,7 +349,7 @@ def write_params(model_dir: str, resolved: Resolved, *, is_shared: bool = False)
         if is_shared and not before.startswith(garden_run.HEADER):
             return
         kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
-        files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)
+        files.write_bytes_atomically(next(kept_path for kept_path in kept if not files.exists(kept_path)), before)
     files.write_bytes_atomically(path, content)
 
 

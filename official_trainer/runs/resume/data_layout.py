@@ -84,7 +84,7 @@ def change_of_sources(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping
     for old, new in zip(before, now, strict=False):
         for name, what in _SAID_OF_SOURCE.items():
             if old["section"] == new["section"] and old.get(name) != new.get(name):
-                was, is_now = (shorten(str(each.get(name, "unknown"))) for each in (old, new))
+                was, is_now = (shorten(str(source.get(name, "unknown"))) for source in (old, new))
                 changes.append(f"{old['section']}: {what} {was} -> {is_now}")
     return "; ".join(changes)
 
@@ -99,9 +99,9 @@ def check_validation_data(trainer: Any) -> None:
       DataError: validation data lacks a field, or has it with another type.
     """
     training, sets = trainer.train_iterator.builder, trainer.evaluation.sets
-    for validation in (each.builder for each in sets if each.builder.section == "task.validation_data"):
+    for validation in (eval_set.builder for eval_set in sets if eval_set.builder.section == "task.validation_data"):
         contexts = [getattr(builder, "context", None) for builder in (training, validation)]
-        if not all(each and each.sources for each in contexts):
+        if not all(context and context.sources for context in contexts):
             continue
         said = "its examples differ from those of train_data"
         wrong, others = unlike(validation.of_pipeline.element_spec, training.of_pipeline.element_spec)
@@ -113,13 +113,13 @@ def check_validation_data(trainer: Any) -> None:
 
 def unlike(validation: Any, training: Any) -> tuple[list[str], list[str]]:
     """Returns how batches differ, given their specs: what a model cannot take, and what may be meant."""
-    found, wanted = (dict(leaves(structure, "example")) for structure in (validation, training))
-    both = [(path, found[path], spec) for path, spec in wanted.items() if path in found]
-    wrong = [f"{path} is missing" for path in wanted if path not in found]
+    actual, wanted = (dict(leaves(structure, "example")) for structure in (validation, training))
+    both = [(path, actual[path], spec) for path, spec in wanted.items() if path in actual]
+    wrong = [f"{path} is missing" for path in wanted if path not in actual]
     wrong += [f"{path} is {a.dtype.name}, there {b.dtype.name}" for path, a, b in both if a.dtype != b.dtype]
     shapes = [(path, a.shape[1:], b.shape[1:]) for path, a, b in both]
     others = [f"{path} has shape {a}, there {b}" for path, a, b in shapes if not a.is_compatible_with(b)]
-    return wrong, others + [f"{path} is not there" for path in found if path not in wanted]
+    return wrong, others + [f"{path} is not there" for path in actual if path not in wanted]
 
 
 def accepted(place: str, change: str, *, allow_change: bool) -> str:
@@ -151,8 +151,8 @@ def report(context: InputContext, show: Callable[[str], object]) -> dict[str, An
         "pipelines": context.num_input_pipelines,
         "order": "service" if context.served_by else order,
     }
-    if found := sources_of(context):
-        layout["sources"] = found
+    if sources := sources_of(context):
+        layout["sources"] = sources
     if context.served_by:
         layout["service"] = context.served_by
         show(

@@ -41,12 +41,12 @@ def params(model_dir: str) -> dict[str, Any] | None:
     if not files.exists(path) or (content := files.read_bytes(path)).startswith(HEADER):
         return None
     try:
-        found = plain(content.decode(), path)
+        config = plain(content.decode(), path)
     except (ConfigError, ValueError):
         return None
-    return found if isinstance(found, dict) and found.keys() >= _SECTIONS else None
+    return config if isinstance(config, dict) and config.keys() >= _SECTIONS else None
 
 
 def is_compared(path: str) -> bool:
     """Whether a field of an earlier run by Model Garden is compared with that of this one."""
-    return not any(path == each or path.startswith(f"{each}.") for each in _NOT_COMPARED)
+    return not any(path == field or path.startswith(f"{field}.") for field in _NOT_COMPARED)
