@@ -27,9 +27,7 @@ def one_after_another():
             path for path in sys.path if not (Path(path) / FOLDER).is_dir() or Path(path).resolve() == wanted
         ]
         if wanted in left and FOLDER not in sys.modules:
-            modules, factories = left.pop(wanted)
-            sys.modules.update(modules)
-            registry._factories.update(factories)
+            _bring_back(left.pop(wanted))
         enter(workspace)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -43,12 +41,35 @@ def forget():
         _forget(Path(folder).resolve().parent)
 
 
+@contextlib.contextmanager
+def apart(folder):
+    """For a block that imports the experiments of `folder`: then those that were imported before are back."""
+    before = _taken()
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        _taken()
+        _bring_back(before)
+
+
 def _forget(workspace):
     """Takes the modules and the experiments of a workspace out of the process, and returns them."""
+    sys.path[:] = [path for path in sys.path if path != str(workspace)]
+    return _taken()
+
+
+def _bring_back(taken):
+    modules, factories = taken
+    sys.modules.update(modules)
+    registry._factories.update(factories)
+
+
+def _taken():
     names = [name for name in sys.modules if name.partition(".")[0] in (FOLDER, *components.FOLDERS)]
     experiments = registry._factories
     registered = [name for name, factory in experiments.items() if _package(factory) == FOLDER]
-    sys.path[:] = [path for path in sys.path if path != str(workspace)]
     return {name: sys.modules.pop(name) for name in names}, {name: experiments.pop(name) for name in registered}
 
 

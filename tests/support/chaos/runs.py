@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 import shutil
-import sys
 from pathlib import Path
 
 from tests import ROOT
+from tests.support import workspaces
 from tests.support.chaos.contract import RUN, Case, Shared
 from tests.support.forked import Command, run_command
 
@@ -88,19 +88,7 @@ def make_workspace(folder):
     experiments.mkdir()
     shutil.copy(ROOT / "experiments" / "digits.py", experiments)
     shutil.copy(Path(__file__).with_name("experiment.py"), experiments / "chaos.py")
-    others = _forget_experiments()  # those of this repository, if a test before has imported them
-    sys.path.insert(0, str(folder))
-    try:
+    with workspaces.apart(folder):
         from experiments import chaos
 
         chaos.write_records(f"{folder}/digits-*.tfrecord")
-    finally:
-        sys.path.remove(str(folder))
-        _forget_experiments()
-        sys.modules.update(others)
-
-
-def _forget_experiments():
-    """Takes the package `experiments` out of this process, and returns its modules."""
-    names = [name for name in sys.modules if name.partition(".")[0] == "experiments"]
-    return {name: sys.modules.pop(name) for name in names}
