@@ -363,7 +363,7 @@ class RuntimeConfig(Config):
       enable_xla: whether the training window is compiled by XLA, which rounds differently and draws different dropout
         masks. On a CPU, use it for small dense models only: its convolutions are many times slower there.
       enable_op_determinism: whether TensorFlow's operations give the same bits each time on GPUs too; some are slower,
-        and operations that cannot are refused. On a CPU they always do.
+        and operations that cannot are refused. On a CPU they always do. How long steps wait for data is not known then.
       run_eagerly: whether all steps run without tracing, for debugging.
       seed: seed of weights, data order and every random stream.
       stop_grace_seconds: seconds from SIGTERM, SIGINT or the end of `max_wall_seconds` within which the process ends.

@@ -25,7 +25,10 @@ class StepClock:
     """
 
     def __init__(self, *, is_used: bool = True) -> None:
-        """Creates the sum; for steps that run in other processes, several at a time, there is none."""
+        """Creates the sum; for steps that run in other processes, several at a time, there is none.
+
+        Nor is there one where operations have to be deterministic, because TensorFlow refuses to read its clock.
+        """
         self._sum: tf.Variable | None = None
         if is_used:
             with futures.ThreadPoolExecutor(1) as outside:  # of the strategy in scope, which would mirror the variable
@@ -75,6 +78,10 @@ class StepClock:
         return waited + time.time() if waited < _WAITS else waited
 
 
-def _create() -> tf.Variable:
+def _create() -> tf.Variable | None:
     with tf.device("CPU:0"):
+        try:
+            tf.timestamp()
+        except tf.errors.FailedPreconditionError:
+            return None
         return tf.Variable(0.0, dtype=tf.float64, trainable=False, name="waited_seconds")

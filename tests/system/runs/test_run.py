@@ -9,7 +9,9 @@ from official_trainer import files
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import keras
 from official_trainer.tracking.jsonl import read_rows
+from tests import ROOT
 from tests.support.cases import cases
+from tests.support.forked import run_command
 from tests.support.runs import assert_same_checkpoint
 from tests.support.shuffled_runs import ShuffledTask, do
 
@@ -19,6 +21,28 @@ def finished(tmp_path_factory):
     """A run of 80 steps to its end, which tests only read."""
     model_dir = str(tmp_path_factory.mktemp("finished") / "run")
     return model_dir, do(model_dir)
+
+
+def test_operations_that_must_repeat_train_in_two_parts_as_in_one(tmp_path):
+    """N1: TensorFlow refuses its clock then, so how long steps wait is not known; all else is as ever."""
+
+    def train(name, *sets):
+        words = ["runtime.enable_op_determinism=true", "trainer.train_steps=40", "trainer.export.at_end=false", *sets]
+        argv = [
+            "train",
+            "--experiment=digits_mlp",
+            f"--model_dir={tmp_path / name}",
+            *(f"--set={word}" for word in words),
+        ]
+        done = run_command(argv, cwd=ROOT, folder=tmp_path)
+        assert done.code == 0, done.err
+
+    train("whole")
+    train("parts", "trainer.train_steps=20")
+    train("parts")
+    rows = read_rows(str(tmp_path / "whole" / "metrics.jsonl"))
+    assert all("input_seconds" not in row for row in rows if row["split"] == "time")
+    assert_same_checkpoint(str(tmp_path / "whole"), str(tmp_path / "parts"), 40)
 
 
 @pytest.mark.parametrize("stop_at", cases([20, 33], 33))
