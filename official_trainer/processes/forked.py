@@ -32,7 +32,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 _STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOST = 255
 """What multiprocessing calls the exit code of a process whose fork server was killed."""
-_CHILD_SECONDS = 3.0  # for one that was told to end
+_SERVER_ENDS_SECONDS = 1.0
+_CHILD_SECONDS = 10.0  # as for threads and children of a command (`cli/process.py`)
 
 
 def wait(processes: Iterable[ForkedProcess], *descriptors: int, seconds: float | None = None) -> None:
@@ -92,7 +93,11 @@ class ForkedProcess:
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
-            self._process.start()
+            try:
+                self._process.start()
+            except (EOFError, ConnectionError):  # of a server that was killed, and has not ended yet
+                time.sleep(_SERVER_ENDS_SECONDS)
+                self._process.start()
         except (EOFError, ConnectionError) as error:
             what = "the process that forks others has ended; its error is above, or it was killed"
             raise ForkServerError(f"{what}; start again") from error

@@ -105,10 +105,10 @@ def test_an_evaluator_that_fails_does_not_end_training(tmp_path):
 
 def test_servers_are_ended_when_the_chief_is_done(tmp_path):
     """They would serve for ever; that is no failure, and an evaluator is left to finish."""
-    waits = "wait('pid of ps 0'); wait('pid of worker 1')"
-    sources = {"chief": waits, "worker": "forever()", "ps": "forever()", "evaluator": f"{waits}; wait('go')"}
-    job = Launched(tmp_path, {**SERVED, "evaluator": 1}, sources)
     names = ["chief", "ps 0", "worker 0", "worker 1"]
+    waits = "; ".join(f"wait('pid of {name}')" for name in [*names, "evaluator"])
+    sources = {"chief": waits, "worker": "forever()", "ps": "forever()", "evaluator": "wait('go')"}
+    job = Launched(tmp_path, {**SERVED, "evaluator": 1}, sources)
     job.until(*(f"pid of {name}" for name in [*names, "evaluator"]))
     until(lambda: not any(is_alive(int((tmp_path / f"pid of {name}").read_text())) for name in names))
     (tmp_path / "go").touch()
