@@ -114,6 +114,7 @@ IMPORTS_BY_NAME = {
     "garden/serving.py": "a table of Model Garden's modules",
     "garden/to_garden.py": "the module of one of Model Garden's classes, which a class of the config names",
     "processes/forked.py": "the module that a process runs",
+    "processes/training_imports.py": "the modules that it lists",
     "lazy.py": "TensorFlow and Keras",
     "tasks/sources.py": "a file of the workspace; modules that the user, the workspace or an installed package names",
     "tracking/mlflow.py": "a library that may be missing",
