@@ -42,8 +42,8 @@ class Usage:
 def run(words: Sequence[str], *, exit_code: int = 0) -> Usage:
     """Runs a command of this Python in the repository's root.
 
-    The peak is that of the child alone if this process is small: Linux counts the memory of whoever started a child
-    towards its peak. So a part that measures memory does not import TensorFlow.
+    Linux counts the memory that this process has when it starts the child towards the child's peak. So a part that
+    measures memory does not import TensorFlow.
 
     Raises:
       RuntimeError: the command ended with another exit code; shows the end of what it said.

@@ -43,15 +43,15 @@ def load(group: str, name: str, what: str) -> types.ModuleType | None:
     Raises:
       PackageError: it cannot be imported, or two packages have the name.
     """
-    found = {package_of(point): point for point in points(group) if point.name == name}
-    if len(found) > 1 and _OURS not in found:
-        packages = sorted(found)
+    by_package = {package_of(point): point for point in points(group) if point.name == name}
+    if len(by_package) > 1 and _OURS not in by_package:
+        packages = sorted(by_package)
         raise PackageError(f"{what} is in two packages, {' and '.join(packages)}: pip uninstall {packages[-1]}")
-    package = _OURS if _OURS in found else next(iter(found), None)
+    package = _OURS if _OURS in by_package else next(iter(by_package), None)
     if package is None:
         return None
     try:
-        return importlib.import_module(found[package].value)
+        return importlib.import_module(by_package[package].value)
     except Exception as error:
         raise broken(what, package, f"cannot be imported: {describe_error(error)}") from error
 
@@ -88,5 +88,5 @@ def _points(group: str, path: tuple[str, ...]) -> list[EntryPoint]:
     """Reads the entry points of a group; again where `path`, which is Python's search path, has changed."""
     from importlib import metadata  # takes as long as the rest of a command; few need it
 
-    found = metadata.entry_points(group=group)
-    return [point for point in found if point.dist and point.dist.name]  # what is left of a removed package has no name
+    named = metadata.entry_points(group=group)
+    return [point for point in named if point.dist and point.dist.name]  # what is left of a removed package has no name

@@ -26,12 +26,12 @@ def fields_of(text: str) -> tuple[dict[str, Any], dict[str, str]]:
       ({'trainer.train_steps': 500, 'trainer.train_epochs': None}, {'trainer.train_steps': '--set'})
     """
     root, lines = whole_text(text, "params.yaml"), source_lines(text)
-    found, comments = {}, {}
+    values, comments = {}, {}
     for path, line, node in _leaves(root, "") if root is not None and root.kind == "mapping" else ():
-        found[path] = plain_value(node)
+        values[path] = plain_value(node)
         if said := comment(lines[line - 1]):
             comments[path] = said
-    return found, comments
+    return values, comments
 
 
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, int, Node]]:
@@ -40,7 +40,7 @@ def _leaves(node: Node, path: str) -> Iterator[tuple[str, int, Node]]:
     for key, item in pairs:
         name, line = (key, item.origin.line) if isinstance(key, int) else (key.value, key.origin.line)
         inside = fields.join(path, name)
-        is_list_of_sections = item.kind == "list" and any(each.kind == "mapping" for each in item.value)
+        is_list_of_sections = item.kind == "list" and any(inner.kind == "mapping" for inner in item.value)
         if (item.kind == "mapping" and item.value) or is_list_of_sections:
             yield from _leaves(item, inside)
         else:
@@ -55,6 +55,6 @@ def comment(line: str) -> str:
       >>> comment("steps: 500  # --set"), comment("text: 'a  # b'"), comment("text: 'a  # b'  # experiment")
       ('--set', '', 'experiment')
     """
-    _, mark, found = line.rpartition("  # ")
-    is_inside = found.count("'") % 2 or found.count('"') % 2  # the rest of a quoted text
-    return "" if not mark or is_inside else found
+    _, mark, text = line.rpartition("  # ")
+    is_inside = text.count("'") % 2 or text.count('"') % 2  # the rest of a quoted text
+    return "" if not mark or is_inside else text

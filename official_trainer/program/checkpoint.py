@@ -179,9 +179,9 @@ class ProgramCheckpoint(_Callback):
     def kept(self) -> tuple[str, ...]:
         """The folders of the checkpoints that are there, best or newest first; none before training."""
         checkpoints = self._checkpoints
-        return (
-            () if checkpoints is None else tuple(checkpoints.folder(checkpoint.name) for checkpoint in checkpoints.kept)
-        )
+        if checkpoints is None:
+            return ()
+        return tuple(checkpoints.folder(kept.name) for kept in checkpoints.kept)
 
     # A call of fit.
 

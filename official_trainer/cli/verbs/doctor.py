@@ -160,8 +160,8 @@ def requirements() -> list[Requirement]:
 
     from packaging.requirements import Requirement
 
-    every = map(Requirement, metadata.requires(_OURS) or ())
-    return [each for each in every if each.marker is None or each.marker.evaluate({"extra": ""})]
+    requirements = map(Requirement, metadata.requires(_OURS) or ())
+    return [needed for needed in requirements if needed.marker is None or needed.marker.evaluate({"extra": ""})]
 
 
 def not_installed(why: str, checkout: Path) -> Finding:
