@@ -100,7 +100,7 @@ class CheckpointState:
         self._saved_numbers = training.numbers_of_replicas  # TensorFlow's own dictionary
         self.checkpoint = tf.train.Checkpoint(global_step=context.global_step, model=model, training=training, **items)
         kept = [*held, *self._attached.values(), context.global_step, *context.streams.states]
-        kept += [measures.first_bad_step]
+        kept += [measures.good_steps]
         context.changed_state.keep(kept, lambda: _created_since(self.checkpoint))
 
     def _find_attached(self, held: Sequence[Any]) -> None:

@@ -7,7 +7,7 @@ the numbers themselves (`tasks/numbers.py`, `tasks/metrics.py`), where they go (
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from official_trainer.distributed.replicas import copies
@@ -23,7 +23,8 @@ from official_trainer.user_code import during, is_defined_by_user
 
 _logger = logging.getLogger(__name__)
 
-NO_STEP = -1
+NO_STEP = 2**63 - 1
+"""Stands for no step where the first of several is looked for."""
 
 
 class TrainMeasures:
@@ -32,8 +33,8 @@ class TrainMeasures:
     Attributes:
       metrics: the task's and the model's.
       numbers: losses, and what the task's step returns beside its loss.
-      first_bad_step: the first step since the last reset whose loss was not finite, or above
-        `trainer.loss_upper_bound`; on each replica, -1 for none.
+      good_steps: `global_step` before the first step since the last reset whose loss was not finite, or above
+        `trainer.loss_upper_bound`; on each replica, `NO_STEP` for none.
     """
 
     def __init__(self, context: StepContext, *, trains: bool, bound: LossBound) -> None:
@@ -55,10 +56,10 @@ class TrainMeasures:
         self._shared = of_model if trains and not self._kept else []
         self.numbers, self._is_checked = Numbers(), False
         self._bound = bound
-        self.first_bad_step = tf.Variable(
+        self.good_steps = tf.Variable(
             tf.constant(NO_STEP, tf.int64),
             trainable=False,
-            name="first_bad_step",
+            name="good_steps",
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.SUM,
         )
@@ -118,12 +119,13 @@ class TrainMeasures:
 
     def forget_bad_step(self) -> None:
         """Has no step count as the first whose loss was bad."""
-        for of_replica in copies(self.first_bad_step):
+        for of_replica in copies(self.good_steps):
             of_replica.assign(NO_STEP)
 
     def bad_step_here(self) -> int:
         """Returns the first step whose loss was bad on a replica of this process; `NO_STEP` for none."""
-        return first_of(copies(self.first_bad_step))
+        good_steps = min(int(of_replica) for of_replica in copies(self.good_steps))
+        return good_steps if good_steps == NO_STEP else good_steps + 1
 
     # In a traced step.
 
@@ -140,15 +142,10 @@ class TrainMeasures:
     def take_loss(self, loss: tf.Tensor) -> None:
         """Adds the loss of a replica's step, and keeps the number of the first step whose loss is bad.
 
-        Not the number with workers, whose steps end in any order.
+        Not the number with workers, whose steps end in any order. As few operations as possible: see `add_loss`.
         """
         self.numbers.add_loss(loss)
         if self._context.workers is None:
-            step, first = self._context.global_step.read_value() + 1, self.first_bad_step.read_value()
-            is_first = (first < 0) & ~self._bound.allows(loss, step)
-            self.first_bad_step.assign(tf.where(is_first, step, first))
-
-
-def first_of(steps: Sequence[Any]) -> int:
-    """Returns the first of the steps of replicas; `NO_STEP` if none has one."""
-    return min((number for step in steps if (number := int(step)) != NO_STEP), default=NO_STEP)
+            step = tf.convert_to_tensor(self._context.global_step)
+            good_steps = tf.where(self._bound.allows(loss, step + 1), tf.constant(NO_STEP, tf.int64), step)
+            self.good_steps.assign(tf.minimum(self.good_steps, good_steps))

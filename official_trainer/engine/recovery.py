@@ -78,7 +78,8 @@ class LossBound:
         is_good = tf.math.is_finite(loss)
         if self.largest == math.inf:
             return is_good
-        return is_good & ((loss <= self.largest) | (step < self.from_step))
+        is_low = loss <= self.largest
+        return is_good & (is_low if self.from_step <= 1 else is_low | (step < self.from_step))
 
     def problem(self, loss: float, step: int) -> str | None:
         """Returns what is wrong with the training loss of a step; None if it is good."""

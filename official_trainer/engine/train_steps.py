@@ -16,7 +16,7 @@ from typing import Any
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
-from official_trainer.engine.measures import NO_STEP, TrainMeasures, first_of
+from official_trainer.engine.measures import NO_STEP, TrainMeasures
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import TrainData
@@ -273,7 +273,7 @@ class WindowRunner:
             loss_here = float(local_sum(loss.total) / max(local_sum(loss.count), 1.0))
             losses_and_steps = self.process_group.exchange((loss_here, self.measures.bad_step_here()))
             self._mean_loss = statistics.fmean(loss for loss, _ in losses_and_steps)
-            self._first_bad_step = first_of([step for _, step in losses_and_steps])
+            self._first_bad_step = min(step for _, step in losses_and_steps)
         self._context.traces.check("train")
         ran = self._context.step - first
         accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)

@@ -139,7 +139,7 @@ class Numbers(tf.Module):
         As few operations as possible: for a small model each is a hundredth of a step.
         """
         self.training_loss.update_state(loss)
-        self.average_loss.assign_add(SMOOTHING_WEIGHT * (loss - self.average_loss.read_value()))
+        self.average_loss.assign_add(SMOOTHING_WEIGHT * (loss - self.average_loss))
         self.last_loss.assign(loss)
 
     def losses(self, num_steps: int) -> dict[str, float]:
