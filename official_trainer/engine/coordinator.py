@@ -185,32 +185,38 @@ class Closures:
         """Sets all counts to zero; returns a closure's loop, traced for these streams, before workers need it."""
         if self._traced is None or self._traced[0] != streams.spec:
             loop = tf.function(self._traces.watched("train", self._closure))
-            number = tf.TensorSpec([], tf.int64)
+            numbers = [tf.TensorSpec([], tf.int64)] * 3
             with self._strategy.scope():  # an optimizer may create its variables only now
-                self._traced = streams.spec, loop.get_concrete_function(streams.spec, number, number)
+                self._traced = streams.spec, loop.get_concrete_function(streams.spec, *numbers)
         self._counts.assign(tf.zeros_like(self._counts))
         self._is_stopping.assign(False)
         return self._traced[1]
 
-    def _closure(self, stream: Any, row: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Runs the steps of a closure that were not run yet; returns the worker, and the number of its last batch."""
+    def _closure(
+        self, stream: Any, row: tf.Tensor, length: tf.Tensor, steps_per_look: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Runs the steps of a closure that were not run yet; returns the worker, and the number of its last batch.
+
+        It asks the parameter server only every `steps_per_look` steps whether to stop, because that takes as long as to
+        read a variable of the model.
+        """
         worker, iterator = stream
         left = length - tf.reduce_sum(tf.gather(self._counts, row))
         cell = tf.stack([row, worker])
 
-        def body(last: tf.Tensor, is_stopping: tf.Tensor) -> list[tf.Tensor]:
+        def body(steps: tf.Tensor, last: tf.Tensor, is_stopping: tf.Tensor) -> list[tf.Tensor]:
             graph = tf.compat.v1.get_default_graph()
             with tf.name_scope(""):
                 _, number = self._step(iterator)
             changes = [op for op in graph.get_operations() if op.op_def.is_stateful and op.type not in _READS]
             with tf.control_dependencies(changes):
                 self._counts.scatter_nd_add([cell], tf.ones([1], tf.int64))
-            return [number, self._is_stopping.read_value()]
+            steps += 1
+            is_stopping = tf.cond(steps % steps_per_look == 0, self._is_stopping.read_value, lambda: False)
+            return [steps, number, is_stopping]
 
-        before = [tf.constant(-1, tf.int64), self._is_stopping.read_value()]
-        last, _ = tf.while_loop(
-            lambda last, is_stopping: ~is_stopping, body, before, maximum_iterations=tf.cast(left, tf.int32)
-        )
+        before = [tf.constant(0, tf.int64), tf.constant(-1, tf.int64), self._is_stopping.read_value()]
+        _, last, _ = tf.while_loop(lambda steps, last, is_stopping: (steps < left) & ~is_stopping, body, before)
         return worker, last
 
 
@@ -306,7 +312,10 @@ class AsyncWorkers:
         start, began = self._begin(), time.monotonic()
         # Numbers become tensors here: in a worker's thread that would block all of Python while the worker hangs.
         lengths = closure_lengths(window, num_workers, least)
-        arguments = [(tf.constant(row, tf.int64), tf.constant(length, tf.int64)) for row, length in enumerate(lengths)]
+        arguments = [
+            tuple(tf.constant(number, tf.int64) for number in (row, length, least))
+            for row, length in enumerate(lengths)
+        ]
         for worker, last in self._run(iterator, function, arguments, closures.steps):
             iterator.next_numbers[worker] = max(iterator.next_numbers[worker], int(last) + num_workers)
         self.steps = closures.steps()
