@@ -366,8 +366,6 @@ def check_writable(directory: str) -> None:
       OSError: none can be created there.
     """
     remove_temporaries(directory, PROBE)
-    if not is_dir(join(directory, PROBE)):  # the name of early versions
-        remove(join(directory, PROBE))
     probe = _temporary(join(directory, PROBE))
     with open_file(probe, "w"):
         pass

@@ -72,8 +72,7 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
     try:
         _check_owner(model_dir, experiment, is_shared)
         content = files.list_dir(model_dir) if files.exists(model_dir) else None
-        files.make_dirs(model_dir)
-        files.check_writable(model_dir)
+        _create(model_dir)
         return content
     except (ModelDirError, files.PathKindError):
         raise
@@ -85,6 +84,20 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
             raise fault from error
         what = f"--model_dir={model_dir} cannot be written: {files.as_denied(error) or reason}. Name another directory."
         raise ModelDirError(what) from error
+
+
+def _create(model_dir: str) -> None:
+    """Creates a run directory unless it is there, and checks that files can be created in it."""
+    attempts_left = 9
+    while True:
+        files.make_dirs(model_dir)
+        try:
+            files.check_writable(model_dir)
+            return
+        except FileNotFoundError:  # another worker of the run has checked, too, and removed the empty directory
+            attempts_left -= 1
+            if not attempts_left:
+                raise
 
 
 def check_name(path: str, flag: str = "--model_dir") -> None:

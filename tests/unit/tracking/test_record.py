@@ -4,6 +4,7 @@ import math
 import os
 import re
 import socket
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -320,3 +321,16 @@ def test_a_directory_that_cannot_be_written_is_refused(model_dir, monkeypatch):
 
     monkeypatch.setattr(files, "open_file", read_only)
     refused(model_dir, r"--model_dir=.*run cannot be written: Permission denied\. Name another directory")
+
+
+def test_workers_may_check_a_new_run_directory_at_the_same_time(tmp_path):
+    """N3: the check of one makes the directory and removes it again, while another's creates a file in it."""
+    run_dir = str(tmp_path / "run")
+
+    def check(_):
+        for _ in range(100):
+            if prepare_model_dir(run_dir, "digits") is None:
+                files.remove_if_empty(run_dir)
+
+    with futures.ThreadPoolExecutor(2) as workers:
+        assert list(workers.map(check, range(2))) == [None, None]
