@@ -1,6 +1,6 @@
-"""What a configuration class may declare: `Config`, one-of sections, ranges.
+"""What a configuration class may declare: `Config`, one-of sections, ranges, what a change means for a run.
 
-Owns: the two base classes and the range annotations. A config class is a standard frozen dataclass; the docstring of
+Owns: the two base classes and these annotations. A config class is a standard frozen dataclass; the docstring of
 `Config` shows one.
 Does not own: reading values (`decode.py`), where they come from (`layers.py`), writing them (`dump.py`).
 """
@@ -8,9 +8,10 @@ Does not own: reading values (`decode.py`), where they come from (`layers.py`), 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import keyword
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, NoReturn, Self
+from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar
 
 from official_trainer.config import other_names
 from official_trainer.config.errors import ConfigError, Problem, best_match, calling_line
@@ -267,3 +268,24 @@ NonNegativeFloat = Annotated[float, Between(0)]
 """A number from 0 on."""
 Fraction = Annotated[float, Between(0, 1)]
 """A number between 0 and 1, both included."""
+
+
+class ChangeKind(enum.StrEnum):
+    """What another value of a field means for a run that continues from a checkpoint."""
+
+    SAFE = "safe"
+    """The weights after each step stay the same, whatever the fields inside are."""
+    GUARDED = "guarded"
+    """They change."""
+    VARIABLES = "variables"
+    """The variables may change too, and a checkpoint of other variables cannot be continued."""
+
+
+_T = TypeVar("_T")
+
+Safe = Annotated[_T, ChangeKind.SAFE]
+"""A field that may change when a run continues: `Safe[int]`."""
+Guarded = Annotated[_T, ChangeKind.GUARDED]
+"""A field that decides about the weights of each step."""
+OfVariables = Annotated[_T, ChangeKind.VARIABLES]
+"""A field that decides which variables there are: the model's, the optimizer's slots, averages, the loss scale."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeGuard, Union
 
 from official_trainer.config import other_names
-from official_trainer.config.declaration import Config, OneOf, spelling
+from official_trainer.config.declaration import ChangeKind, Config, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Origin, Problem, best_match, line_of_class
 from official_trainer.shown import shorten
 
@@ -85,7 +85,20 @@ def _hints(cls: Any) -> Mapping[str, Any]:
         _refuse(cls, "", f"the type {error.name!r} cannot be found; define or import it at the top of the module")
     for name in names:
         _check_readable(cls, name, found[name])
-    return types.MappingProxyType({name: found[name] for name in names})
+    return types.MappingProxyType({name: _without_change_kind(found[name]) for name in names})
+
+
+def _without_change_kind(tp: Any) -> Any:
+    bare, *extra = typing.get_args(tp) if typing.get_origin(tp) is Annotated else [tp]
+    kept = [note for note in extra if not isinstance(note, ChangeKind)]
+    return Annotated[(bare, *kept)] if kept else bare
+
+
+def change_kinds(cls: type[Config]) -> Mapping[str, ChangeKind]:
+    """Returns what a change of each field of a section class means, of those that are declared with it."""
+    declared = typing.get_type_hints(cls, include_extras=True)
+    notes = {name: getattr(tp, "__metadata__", ()) for name, tp in declared.items()}
+    return {name: note for name, found in notes.items() for note in found if isinstance(note, ChangeKind)}
 
 
 def field_name(key: Key) -> str:

@@ -10,7 +10,17 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from official_trainer.config.declaration import Between, Config, FrozenDict, OneOf, Positive, PositiveFloat
+from official_trainer.config.declaration import (
+    Between,
+    Config,
+    FrozenDict,
+    Guarded,
+    OfVariables,
+    OneOf,
+    Positive,
+    PositiveFloat,
+    Safe,
+)
 from official_trainer.config.schema import ExperimentConfig, TaskConfig, TrainerConfig
 
 
@@ -33,10 +43,10 @@ class TaskRoutine(Config):
       'digit'
     """
 
-    task_name: str = ""
-    task_config: TaskConfig = TaskConfig()
-    eval_steps: Annotated[int, Between(-1)] | None = None
-    task_weight: PositiveFloat = 1.0
+    task_name: OfVariables[str] = ""
+    task_config: Guarded[TaskConfig] = TaskConfig()
+    eval_steps: Safe[Annotated[int, Between(-1)] | None] = None
+    task_weight: Guarded[PositiveFloat] = 1.0
 
     @property
     def name(self) -> str:
@@ -77,11 +87,11 @@ class MultiTaskConfig(Config):
       ['digit', 'parity']
     """
 
-    init_checkpoint: str = ""
-    init_checkpoint_allow_missing: tuple[str, ...] = ()
-    init_checkpoint_names: dict[str, str] = FrozenDict()
-    model: Config = Config()
-    task_routines: tuple[TaskRoutine, ...] = ()
+    init_checkpoint: Safe[str] = ""
+    init_checkpoint_allow_missing: Safe[tuple[str, ...]] = ()
+    init_checkpoint_names: Safe[dict[str, str]] = FrozenDict()
+    model: OfVariables[Config] = Config()
+    task_routines: OfVariables[tuple[TaskRoutine, ...]] = ()
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.task_routines:
@@ -157,8 +167,8 @@ class MultiTaskTrainerConfig(TrainerConfig):
       'joint'
     """
 
-    trainer_type: Literal["interleaving", "joint"] = "interleaving"
-    task_sampler: TaskSamplingConfig = TaskSamplingConfig()
+    trainer_type: Guarded[Literal["interleaving", "joint"]] = "interleaving"
+    task_sampler: Guarded[TaskSamplingConfig] = TaskSamplingConfig()
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
@@ -228,7 +238,7 @@ class MultiEvalExperimentConfig(ExperimentConfig):
       'data/rotated.tfrecord'
     """
 
-    eval_tasks: tuple[TaskRoutine, ...] = ()
+    eval_tasks: Safe[tuple[TaskRoutine, ...]] = ()
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()

@@ -10,7 +10,16 @@ import dataclasses
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from official_trainer.config.declaration import Config, Fraction, NonNegative, OneOf, Positive, PositiveFloat
+from official_trainer.config.declaration import (
+    Config,
+    Fraction,
+    Guarded,
+    NonNegative,
+    OfVariables,
+    OneOf,
+    Positive,
+    PositiveFloat,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +57,7 @@ class SGDConfig(BaseOptimizerConfig):
     name: str = "SGD"
     decay: float = 0.0
     nesterov: bool = False
-    momentum: Fraction = 0.0
+    momentum: OfVariables[Fraction] = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +75,7 @@ class AdamConfig(BaseOptimizerConfig):
     beta_1: Fraction = 0.9
     beta_2: Fraction = 0.999
     epsilon: float = 1e-7
-    amsgrad: bool = False
+    amsgrad: OfVariables[bool] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,9 +109,9 @@ class RMSPropConfig(BaseOptimizerConfig):
 
     name: str = "RMSprop"
     rho: Fraction = 0.9
-    momentum: Fraction = 0.0
+    momentum: OfVariables[Fraction] = 0.0
     epsilon: float = 1e-7
-    centered: bool = False
+    centered: OfVariables[bool] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,7 +188,7 @@ class OptimizerConfig(OneOf):
       0.01
     """
 
-    type: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"] | None = None
+    type: OfVariables[Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"] | None] = None
     sgd: SGDConfig = SGDConfig()
     adam: AdamConfig = AdamConfig()
     adamw: AdamWeightDecayConfig = AdamWeightDecayConfig()
@@ -479,10 +488,10 @@ class EMAConfig(Config):
       0.999
     """
 
-    trainable_weights_only: bool = True
-    average_decay: Fraction = 0.99
-    start_step: NonNegative = 0
-    dynamic_decay: bool = True
+    trainable_weights_only: OfVariables[bool] = True
+    average_decay: Guarded[Fraction] = 0.99
+    start_step: Guarded[NonNegative] = 0
+    dynamic_decay: Guarded[bool] = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -507,6 +516,6 @@ class OptimizationConfig(Config):
     """
 
     optimizer: OptimizerConfig = OptimizerConfig()
-    ema: EMAConfig | None = None
+    ema: OfVariables[EMAConfig | None] = None
     learning_rate: LrConfig = LrConfig()
     warmup: WarmupConfig = WarmupConfig()

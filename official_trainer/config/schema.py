@@ -17,9 +17,12 @@ from official_trainer.config.declaration import (
     Between,
     Config,
     FrozenDict,
+    Guarded,
     NonNegative,
+    OfVariables,
     Positive,
     PositiveFloat,
+    Safe,
 )
 from official_trainer.config.folders import folder_problem
 from official_trainer.config.optimization import OptimizationConfig
@@ -70,9 +73,9 @@ class DataConfig(Config):
     """
 
     source: SourceConfig | None = None
-    workers: Positive | None = None
-    use_multiprocessing: bool = False
-    allow_non_finite: tuple[str, ...] = ()
+    workers: Safe[Positive | None] = None
+    use_multiprocessing: Safe[bool] = False
+    allow_non_finite: Safe[tuple[str, ...]] = ()
     input_path: str | tuple[str, ...] = ""
     tfds_name: str = ""
     tfds_split: str = ""
@@ -86,12 +89,12 @@ class DataConfig(Config):
     cache: bool = False
     cycle_length: Positive | None = None
     block_length: Positive = 1
-    prefetch_buffer_size: NonNegative | None = None
+    prefetch_buffer_size: Safe[NonNegative | None] = None
     sharding: bool = True
     seed: int | None = None
     enable_tf_data_service: bool = False
-    tf_data_service_address: str | None = None
-    tf_data_service_job_name: str | None = None
+    tf_data_service_address: Safe[str | None] = None
+    tf_data_service_job_name: Safe[str | None] = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.enable_tf_data_service and not self.tf_data_service_address:
@@ -136,12 +139,12 @@ class TaskConfig(Config):
       0.2
     """
 
-    init_checkpoint: str = ""
-    init_checkpoint_allow_missing: tuple[str, ...] = ()
-    init_checkpoint_names: dict[str, str] = FrozenDict()
-    model: Config = Config()
-    train_data: DataConfig = DataConfig()
-    validation_data: DataConfig = DataConfig()
+    init_checkpoint: Safe[str] = ""
+    init_checkpoint_allow_missing: Safe[tuple[str, ...]] = ()
+    init_checkpoint_names: Safe[dict[str, str]] = FrozenDict()
+    model: OfVariables[Config] = Config()
+    train_data: Guarded[DataConfig] = DataConfig()
+    validation_data: Safe[DataConfig] = DataConfig()
 
 
 ExportFormat = Literal[
@@ -251,40 +254,40 @@ class TrainerConfig(Config):
       'wandb'
     """
 
-    optimizer_config: OptimizationConfig = OptimizationConfig()
-    train_steps: NonNegative = 0
-    train_epochs: Positive | None = None
-    on_data_end: Literal["error", "stop", "repeat"] = "error"
-    steps_per_loop: Positive = 1000
-    summary_interval: Positive = 1000
-    checkpoint_interval: Positive = 1000
-    async_checkpoint: bool = True
-    max_to_keep: Positive = 5
-    keep_checkpoint_every_n_steps: Positive | None = None
-    restore_allow_mismatch: tuple[str, ...] = ()
-    validation_interval: Positive = 1000
-    validation_steps: Annotated[int, Between(-1)] = -1
-    continuous_eval_timeout: NonNegative = 3600
-    best_checkpoint_eval_metric: str = ""
-    best_checkpoint_metric_comp: Literal["higher", "lower"] = "higher"
-    best_checkpoint_max_to_keep: Positive = 1
-    best_checkpoint_export_subdir: str = "best"
-    validation_summary_subdir: str = "validation"
-    loss_upper_bound: float = 1e6
-    recovery_begin_steps: NonNegative = 0
-    recovery_max_trials: int = 0
-    recovery_checkpoints_back: Positive = 1
-    recovery_data: Literal["skip", "skip_batch", "repeat"] = "skip"
-    recovery_learning_rate_scale: PositiveFloat = 1.0
-    gradient_accumulation_steps: Positive = 1
-    train_tf_function: bool = True
-    train_tf_while_loop: bool = True
-    eval_tf_function: bool = True
-    eval_tf_while_loop: bool = False
-    max_traces: Positive = 20
-    export: ExportConfig = ExportConfig()
-    actions: tuple[ActionConfig, ...] = ()
-    trackers: tuple[TrackerConfig, ...] = ()
+    optimizer_config: Guarded[OptimizationConfig] = OptimizationConfig()
+    train_steps: Safe[NonNegative] = 0
+    train_epochs: Safe[Positive | None] = None
+    on_data_end: Safe[Literal["error", "stop", "repeat"]] = "error"
+    steps_per_loop: Safe[Positive] = 1000
+    summary_interval: Safe[Positive] = 1000
+    checkpoint_interval: Safe[Positive] = 1000
+    async_checkpoint: Safe[bool] = True
+    max_to_keep: Safe[Positive] = 5
+    keep_checkpoint_every_n_steps: Safe[Positive | None] = None
+    restore_allow_mismatch: Safe[tuple[str, ...]] = ()
+    validation_interval: Safe[Positive] = 1000
+    validation_steps: Safe[Annotated[int, Between(-1)]] = -1
+    continuous_eval_timeout: Safe[NonNegative] = 3600
+    best_checkpoint_eval_metric: Safe[str] = ""
+    best_checkpoint_metric_comp: Safe[Literal["higher", "lower"]] = "higher"
+    best_checkpoint_max_to_keep: Safe[Positive] = 1
+    best_checkpoint_export_subdir: Safe[str] = "best"
+    validation_summary_subdir: Safe[str] = "validation"
+    loss_upper_bound: Safe[float] = 1e6
+    recovery_begin_steps: Safe[NonNegative] = 0
+    recovery_max_trials: Safe[int] = 0
+    recovery_checkpoints_back: Safe[Positive] = 1
+    recovery_data: Safe[Literal["skip", "skip_batch", "repeat"]] = "skip"
+    recovery_learning_rate_scale: Safe[PositiveFloat] = 1.0
+    gradient_accumulation_steps: Guarded[Positive] = 1
+    train_tf_function: Safe[bool] = True
+    train_tf_while_loop: Safe[bool] = True
+    eval_tf_function: Safe[bool] = True
+    eval_tf_while_loop: Safe[bool] = False
+    max_traces: Safe[Positive] = 20
+    export: Safe[ExportConfig] = ExportConfig()
+    actions: Safe[tuple[ActionConfig, ...]] = ()
+    trackers: Safe[tuple[TrackerConfig, ...]] = ()
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.train_epochs is not None and self.train_steps:
@@ -385,28 +388,28 @@ class RuntimeConfig(Config):
       4
     """
 
-    distribution_strategy: Literal[
-        "auto", "off", "one_device", "mirrored", "multi_worker_mirrored", "parameter_server", "tpu"
+    distribution_strategy: Guarded[
+        Literal["auto", "off", "one_device", "mirrored", "multi_worker_mirrored", "parameter_server", "tpu"]
     ] = "auto"
-    num_gpus: NonNegative | None = None
-    num_logical_cpus: Positive | None = None
-    all_reduce_alg: Literal["nccl", "hierarchical_copy", "ring"] | None = None
-    num_packs: Positive = 1
-    worker_hosts: str | None = None
-    task_index: NonNegative | None = None
-    rendezvous_timeout_seconds: PositiveFloat = 600.0
-    collective_timeout_seconds: PositiveFloat = 600.0
-    mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None
-    loss_scale: Literal["dynamic"] | PositiveFloat | None = None
-    enable_xla: bool = False
-    enable_op_determinism: bool = False
-    run_eagerly: bool = False
-    seed: int = 0
-    stop_grace_seconds: PositiveFloat = 25.0
-    max_wall_seconds: PositiveFloat | None = None
-    stall_floor_seconds: PositiveFloat | None = 600.0
-    stall_startup_seconds: PositiveFloat = 3600.0
-    tpu: str | None = None
+    num_gpus: Guarded[NonNegative | None] = None
+    num_logical_cpus: Guarded[Positive | None] = None
+    all_reduce_alg: Guarded[Literal["nccl", "hierarchical_copy", "ring"] | None] = None
+    num_packs: Guarded[Positive] = 1
+    worker_hosts: Safe[str | None] = None
+    task_index: Safe[NonNegative | None] = None
+    rendezvous_timeout_seconds: Safe[PositiveFloat] = 600.0
+    collective_timeout_seconds: Safe[PositiveFloat] = 600.0
+    mixed_precision_dtype: OfVariables[Literal["float32", "float16", "bfloat16"] | None] = None
+    loss_scale: OfVariables[Literal["dynamic"] | PositiveFloat | None] = None
+    enable_xla: Guarded[bool] = False
+    enable_op_determinism: Guarded[bool] = False
+    run_eagerly: Guarded[bool] = False
+    seed: Guarded[int] = 0
+    stop_grace_seconds: Safe[PositiveFloat] = 25.0
+    max_wall_seconds: Safe[PositiveFloat | None] = None
+    stall_floor_seconds: Safe[PositiveFloat | None] = 600.0
+    stall_startup_seconds: Safe[PositiveFloat] = 3600.0
+    tpu: Safe[str | None] = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from self.idle()

@@ -125,7 +125,7 @@ class Job:
         paths = [path.partition("[")[0] for path in trail.touched()] + trail.touched()  # in a list, that list
         if self.prebuilt is not None:
             paths = [path for path in configuration.flat(self.config) if trail.origin(path).kind == "experiment"]
-        return {path for path in paths if config_changes.kind_of(path) != "safe" or path == "task.init_checkpoint"}
+        return {path for path in paths if not config_changes.is_safe(path) or path == "task.init_checkpoint"}
 
     @property
     def facts(self) -> RunFacts:

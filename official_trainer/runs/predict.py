@@ -32,7 +32,7 @@ from official_trainer.runs.job import Job
 from official_trainer.runs.predictions import manifest as prediction_manifest
 from official_trainer.runs.predictions.manifest import ALL, Share
 from official_trainer.runs.predictions.shards import DATA_SECTIONS, PredictionSettings, PredictionShards, predict_into
-from official_trainer.runs.resume.config_changes import kind_of
+from official_trainer.runs.resume.config_changes import is_safe
 from official_trainer.tasks import keras as kerases
 from official_trainer.user_code import during
 
@@ -308,11 +308,11 @@ def _source(job: Job, data: str) -> Mapping[str, Any]:
     matter: dict[str, Any] = {}
     for path, value in values.items():
         section, _, field = path.partition(".")
-        matters = path.startswith("trainer.optimizer_config.ema") or (section == "runtime" and kind_of(path) != "safe")
+        matters = path.startswith("trainer.optimizer_config.ema") or (section == "runtime" and not is_safe(path))
         if section == "task":
             name = field.partition(".")[0]
             is_of_data = name in DATA_SECTIONS  # validation data is safe for training; here it is what is read
             row = f"task.train_data{path.removeprefix(f'task.{name}')}" if is_of_data else path
-            matters = (name == data or not is_of_data) and kind_of(row) != "safe"
+            matters = (name == data or not is_of_data) and not is_safe(row)
         matter |= {path: value} if matters else {}
     return {"experiment": job.experiment, "data": data, **matter}

@@ -2,10 +2,11 @@
 
 The code counts too, where both were given as a commit.
 
-Owns: the class of each change, the refusal and the notice of changes; `params.yaml` and its history, `config.MODE.gin`
-and `operative_config.MODE.gin` (Model Garden's name), their checksums. Does not own: comparing configs
-(`config/compare.py`), binding (`garden/gin_bindings.py`), whether the checkpoint's variables fit
-(`checkpoints/restore.py`), at which point of a run a file is written (`runs/train.py`, `runs/evaluate.py`).
+Owns: the refusal and the notice of changes; `params.yaml` and its history, `config.MODE.gin` and
+`operative_config.MODE.gin` (Model Garden's name), their checksums. Does not own: what a change of a field means, which
+stands at the field (`config/schema.py`), comparing configs (`config/compare.py`), binding
+(`garden/gin_bindings.py`), whether the checkpoint's variables fit (`checkpoints/restore.py`), at which point of a run a
+file is written (`runs/train.py`, `runs/evaluate.py`).
 
 A checkpoint's manifest holds the config it was saved with, so a run that is killed between accepting a change and the
 next checkpoint still sees that change when it starts again. For checkpoints without a config, `params.yaml` is read.
@@ -14,22 +15,30 @@ next checkpoint still sees that change when it starts again. For checkpoints wit
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import hashlib
 import itertools
 import logging
 import os
-import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.manifest import RunFacts
-from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.config import (
+    Config,
+    ConfigError,
+    ExperimentConfig,
+    MultiEvalExperimentConfig,
+    MultiTaskExperimentConfig,
+    Problem,
+    Resolved,
+    fields,
+)
 from official_trainer.config.compare import Difference, differences
+from official_trainer.config.declaration import ChangeKind
 from official_trainer.config.reading import plain
 from official_trainer.files import PARAMS_FILE
 from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin
@@ -39,77 +48,39 @@ from official_trainer.tracking import git_state
 
 _logger = logging.getLogger(__name__)
 
-Kind = Literal["safe", "guarded", "variables"]
-"""What a change means for a run that continues.
-
-`safe`: the weights after each step do not change. `guarded`: they change. `variables`: the variables may change too,
-and a checkpoint of other variables cannot be continued.
-"""
-
-_ROWS: Sequence[tuple[Kind, str, Sequence[str]]] = (
-    # How long, how often, what is kept, what is written.
-    ("safe", "trainer", ("train_steps", "train_epochs", "on_data_end", "steps_per_loop", "summary_interval")),
-    ("safe", "trainer", ("checkpoint_interval", "async_checkpoint", "restore_allow_mismatch", "max_to_keep")),
-    ("safe", "trainer", ("keep_checkpoint_every_n_steps", "best_checkpoint_*", "export.*", "max_traces")),
-    ("safe", "trainer", ("actions*", "trackers*")),
-    # When a run gives up.
-    ("safe", "trainer", ("loss_upper_bound", "recovery_*")),
-    ("safe", "runtime", ("stop_grace_seconds", "max_wall_seconds", "stall_*", "*_timeout_seconds")),
-    # Evaluation reads the weights, and never changes them.
-    ("safe", "trainer", ("validation_*", "continuous_eval_timeout")),
-    ("safe", "task", ("validation_data.*", "task_routines*.eval_steps")),
-    ("safe", "", ("eval_tasks*",)),
-    # The same steps, traced or not.
-    ("safe", "trainer", ("train_tf_*", "eval_tf_*")),
-    # Only a fresh run reads it.
-    ("safe", "task", ("init_checkpoint", "init_checkpoint_allow_missing", "init_checkpoint_names")),
-    # How early a batch is ready, not what is in it.
-    ("safe", "task.train_data", ("prefetch_buffer_size", "workers", "use_multiprocessing", "tf_data_service_*")),
-    # Which examples end a run; those that are skipped were never trained on.
-    ("safe", "task.train_data", ("allow_non_finite",)),
-    # Where the processes of a cluster are.
-    ("safe", "runtime", ("tpu", "worker_hosts", "task_index")),
-    # Which variables there are: the model's, the optimizer's slots, averages, the loss scale.
-    ("variables", "task", ("task_routines", "task_routines*.task_name", "model", "model.*")),
-    ("variables", "trainer.optimizer_config.optimizer", ("type", "*.amsgrad", "*.centered")),
-    ("variables", "trainer.optimizer_config.optimizer", ("sgd.momentum", "rmsprop.momentum")),
-    ("variables", "trainer.optimizer_config", ("ema", "ema.trainable_weights_only")),
-    ("variables", "runtime", ("mixed_precision_dtype", "loss_scale")),
-    # How the weights are updated.
-    ("guarded", "trainer", ("optimizer_config.*", "gradient_accumulation_steps", "trainer_type", "task_sampler*")),
-    ("guarded", "task", ("task_routines*.task_weight",)),
-    # Which examples, in which order, in which batches.
-    (
-        "guarded",
-        "task.train_data",
-        ("source", "source.*", "input_path", "tfds_*", "global_batch_size", "is_training", "shuffle"),
-    ),
-    ("guarded", "task.train_data", ("shuffle_buffer_size", "drop_remainder", "cache", "cycle_length")),
-    ("guarded", "task.train_data", ("block_length", "sharding", "seed", "enable_tf_data_service")),
-    # Every random stream; how sums are rounded.
-    ("guarded", "runtime", ("seed", "distribution_strategy", "num_gpus", "num_logical_cpus", "all_reduce_alg")),
-    ("guarded", "runtime", ("num_packs", "enable_xla", "enable_op_determinism", "run_eagerly")),
-)
-
-KINDS: Mapping[str, Kind] = {
-    f"{section}.{name}".removeprefix("."): kind for kind, section, names in _ROWS for name in names
-}
-"""The class of each field of the engine's own sections, the first pattern that fits. All others, which are a task's
-own, are guarded. A new field of the engine is added to `_ROWS`; `*` stands for sections and names of one purpose."""
+_SCHEMAS = (ExperimentConfig, MultiTaskExperimentConfig, MultiEvalExperimentConfig)
 
 
-def pattern_of(path: str) -> str | None:
-    """Returns the line of the table for the field at `path`; fields of one of several tasks count as those of one."""
-    path = _OF_ONE_TASK.sub("task.", path)
-    return next((pattern for pattern in KINDS if fnmatch.fnmatchcase(path, pattern)), None)
+def kind_of(path: str) -> ChangeKind:
+    """Returns what a change of the field at `path` means, as the engine's sections declare it.
+
+    A safe section has only safe fields. Otherwise the innermost declaration counts; a field without one is guarded, as
+    those of a task are.
+    """
+    sections: list[Any] = [*_SCHEMAS]
+    kind = ChangeKind.GUARDED
+    for key in fields.parse_path(path):
+        if isinstance(key, int):
+            continue
+        name = fields.field_name(key)
+        sections = [section for section in sections if name in fields.hints(section)]
+        kind = next((kinds[name] for section in sections if name in (kinds := fields.change_kinds(section))), kind)
+        if kind == ChangeKind.SAFE:
+            return kind
+        sections = [inner for section in sections for inner in _sections_of(fields.hints(section)[name])]
+    return kind
 
 
-def kind_of(path: str) -> Kind:
-    """Returns the class of a change of the field at `path`."""
-    return KINDS.get(pattern_of(path) or "", "guarded")
+def is_safe(path: str) -> bool:
+    """Whether a change of the field at `path` leaves the weights of each step as they are."""
+    return kind_of(path) == ChangeKind.SAFE
 
 
-_OF_ONE_TASK = re.compile(r"task\.task_routines\[\d+\]\.task_config\.")
+def _sections_of(tp: Any) -> Iterator[type[Config]]:
+    """Yields the classes of the sections that a field of type `tp` may hold, or the items of its list."""
+    for arm in fields.arms(tp):
+        items = fields.item_types(arm, 1) if fields.is_list(arm) else [arm]
+        yield from filter(fields.is_section_type, items or [])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,7 +94,7 @@ class Change(Difference):
       files: of the code, those that differ; empty if git does not say.
     """
 
-    kind: Kind
+    kind: ChangeKind
     of: Literal["config", "gin", "code"] = "config"
     files: tuple[str, ...] = ()
 
@@ -140,10 +111,11 @@ class Change(Difference):
         return f"{name}: {before} -> {after}{where}" + (f" ({self.origin.brief})" if self.origin else "")
 
 
-_HEADINGS: Mapping[Kind, str] = {
-    "guarded": "Changes what the run computes from here on",
-    "variables": "May change which variables there are, or their shapes; then the checkpoint cannot be continued",
-    "safe": "Safe",
+_HEADINGS: Mapping[ChangeKind, str] = {
+    ChangeKind.GUARDED: "Changes what the run computes from here on",
+    ChangeKind.VARIABLES: "May change which variables there are, or their shapes; "
+    "then the checkpoint cannot be continued",
+    ChangeKind.SAFE: "Safe",
 }
 
 
@@ -157,17 +129,17 @@ class ConfigChangeError(ConfigError):
     def __init__(self, model_dir: str, step: int, changes: Sequence[Change]) -> None:
         self.changes = tuple(changes)
         self._model_dir, self._step = model_dir, step
-        super().__init__(Problem("has changed", c.path, origin=c.origin) for c in changes if c.kind != "safe")
+        super().__init__(Problem("has changed", c.path, origin=c.origin) for c in changes if c.kind != ChangeKind.SAFE)
 
     def __str__(self) -> str:
-        is_code = all(change.of == "code" for change in self.changes if change.kind != "safe")
+        is_code = all(change.of == "code" for change in self.changes if change.kind != ChangeKind.SAFE)
         what = f"the {'code' if is_code else 'config'} is not the one that ckpt-{self._step} was saved with"
         lines = [f"--model_dir={self._model_dir}: {what}"]
         for kind, heading in _HEADINGS.items():
             if listed := [change for change in self.changes if change.kind == kind]:
                 lines += [f"{heading}:", *(f"  {change}" for change in listed)]
         lines.append(f"To continue with the new {'code' if is_code else 'values'}, add --allow_config_change")
-        flags, unsafe = {"config": "--set", "gin": PARAMS_FLAG}, [c for c in self.changes if c.kind != "safe"]
+        flags, unsafe = {"config": "--set", "gin": PARAMS_FLAG}, [c for c in self.changes if c.kind != ChangeKind.SAFE]
         undo = [f"{flags[change.of]} {shlex.quote(text)}" for change in unsafe for text in change.undo]
         ways = [" ".join(["add", *undo])] if undo else []
         new_bindings = [change.path for change in unsafe if change.of == "gin" and change.before is Ellipsis]
@@ -221,7 +193,7 @@ def accepted_changes(
             raise
         _logger.warning("continuing without knowing what has changed: %s", error)
         return changes
-    if not allow_config_change and any(change.kind != "safe" for change in changes):
+    if not allow_config_change and any(change.kind != ChangeKind.SAFE for change in changes):
         raise ConfigChangeError(model_dir, step, changes)
     return changes
 
@@ -250,7 +222,7 @@ def gin_changes(facts: RunFacts, bindings: Bindings | None) -> tuple[Change, ...
         return ()
     bound = {} if bindings is None or bindings.bound is None else bindings.bound
     changes = []
-    kind: Kind = "variables"  # the effect of a function's argument is unknown
+    kind = ChangeKind.VARIABLES  # the effect of a function's argument is unknown
     for name in sorted(saved.keys() | bound.keys()):
         before, after = saved.get(name, Ellipsis), bound.get(name, Ellipsis)
         if before != after:
@@ -279,7 +251,7 @@ def _code_changes(facts: RunFacts, commit: str | None) -> tuple[Change, ...]:
     if names == "":  # another commit with the same files
         return ()
     files_changed = tuple((names or "").splitlines())
-    return (Change(path="code", before=before, after=commit, kind="guarded", of="code", files=files_changed),)
+    return (Change(path="code", before=before, after=commit, kind=ChangeKind.GUARDED, of="code", files=files_changed),)
 
 
 def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
@@ -315,7 +287,7 @@ def parse(text: str) -> Any:
 
 def notice(changes: Sequence[Change], step: int) -> str:
     """Returns the notice about changes that were accepted by a run that continues from `step`."""
-    lines = [f"{c}" if c.kind == "safe" else f"{c}, by --allow_config_change" for c in changes]
+    lines = [f"{c}" if c.kind == ChangeKind.SAFE else f"{c}, by --allow_config_change" for c in changes]
     return "\n  ".join([f"config changed since step {step}:", *lines])
 
 

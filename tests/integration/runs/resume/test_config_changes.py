@@ -21,7 +21,7 @@ from official_trainer.config import ConfigError, ExperimentConfig, fields
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes
-from official_trainer.runs.resume.config_changes import KINDS, ConfigChangeError, changes_since
+from official_trainer.runs.resume.config_changes import ConfigChangeError, changes_since
 from official_trainer.tasks import registry
 from tests import ROOT
 from tests.support import toy
@@ -34,55 +34,63 @@ from tests.support.light import LIGHT
 BATCH = "task.train_data.global_batch_size"
 
 
-# The class of each field.
+# What a change of a field means.
 
 
-def paths(tp, path=""):
-    """Yields every field below a section class: of all branches, and sections that may be null themselves."""
-    arms = [fields.strip(arm)[0] for arm in fields.arms(tp)]
-    sections = [arm for arm in arms if fields.is_section_type(arm) and fields.hints(arm)]
-    if len(arms) > len(sections):
-        yield path
-    for section in sections:
-        for name, hint in fields.hints(section).items():
-            yield from paths(hint, fields.join(path, name))
+def undeclared(section, path=""):
+    """Yields the fields below a section class that declare no meaning of a change, nor does a section around them."""
+    for name, hint in fields.hints(section).items():
+        place = fields.join(path, name)
+        inner = [arm for arm in fields.arms(hint) if fields.is_section_type(arm)]
+        if name not in fields.change_kinds(section):
+            yield from [deeper for arm in inner for deeper in undeclared(arm, place)] if inner else [place]
 
 
-ENGINE_FIELDS = [
-    *paths(ExperimentConfig),
-    *paths(configuration.MultiTaskExperimentConfig),
-    *paths(configuration.MultiEvalExperimentConfig),
-    *paths(configuration.TaskRoutine, "task.task_routines[0]"),
-    *paths(configuration.TaskRoutine, "eval_tasks[0]"),
-]
-first_pattern = config_changes.pattern_of
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NewTrainer(configuration.TrainerConfig):
+    brand_new: int = 0
 
 
-def test_the_walk_sees_every_section():
-    """The two tests below can fail."""
-    assert {
-        "task.init_checkpoint",
-        "task.model",
-        "task.train_data.seed",
-        "trainer.export.best",
-        "trainer.optimizer_config.ema",
-        "trainer.optimizer_config.ema.average_decay",
-        "trainer.optimizer_config.optimizer.lars.eeta",
-        "runtime.loss_scale",
-    } <= set(ENGINE_FIELDS)
-    assert first_pattern("trainer.brand_new") is first_pattern("runtime.brand_new") is None
-    assert first_pattern("task.brand_new") is first_pattern("task.train_data.brand_new") is None
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NewExperiment(ExperimentConfig):
+    trainer: NewTrainer = NewTrainer()
 
 
-def test_every_field_of_the_engine_has_a_class():
-    """N9: whoever adds a field says in `resume.KINDS` what a change of it means."""
-    assert [path for path in ENGINE_FIELDS if first_pattern(path) is None] == []
+def test_every_field_of_the_engine_says_what_a_change_of_it_means():
+    """N9: at the field; one that does not is refused."""
+    schemas = (ExperimentConfig, configuration.MultiTaskExperimentConfig, configuration.MultiEvalExperimentConfig)
+    assert [path for schema in (*schemas, configuration.TaskRoutine) for path in undeclared(schema)] == []
+    assert list(undeclared(NewExperiment)) == ["trainer.brand_new"]
+    assert config_changes.kind_of("trainer.brand_new") == "guarded"
 
 
-def test_every_line_of_the_table_is_of_use():
-    """N9: each pattern is the first that fits some field."""
-    known = {*ENGINE_FIELDS, *paths(type(sample.base().task), "task")}
-    assert KINDS.keys() - {first_pattern(path) for path in known} == set()
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("trainer.export.best", "safe"),
+        ("trainer.actions[0].monitor", "safe"),
+        ("task.validation_data.global_batch_size", "safe"),
+        ("task.validation_data.of_a_task", "safe"),
+        ("task.train_data.prefetch_buffer_size", "safe"),
+        ("task.train_data.global_batch_size", "guarded"),
+        ("task.train_data.of_a_task", "guarded"),
+        ("task.of_a_task", "guarded"),
+        ("task.model.of_a_task", "variables"),
+        ("trainer.optimizer_config.learning_rate.type", "guarded"),
+        ("trainer.optimizer_config.optimizer.type", "variables"),
+        ("trainer.optimizer_config.optimizer.adamw.amsgrad", "variables"),
+        ("trainer.optimizer_config.optimizer.lars.momentum", "guarded"),
+        ("trainer.optimizer_config.ema", "variables"),
+        ("trainer.optimizer_config.ema.average_decay", "guarded"),
+        ("runtime.loss_scale", "variables"),
+        ("runtime.num_gpus", "guarded"),
+        ("eval_tasks[0].task_config.model.of_a_task", "safe"),
+        ("task.task_routines[0].task_config.of_a_task", "guarded"),
+    ],
+)
+def test_what_a_change_means_stands_at_the_field_or_at_the_section_around_it(path, kind):
+    """N9: all inside what is safe is safe; otherwise the inner one counts."""
+    assert config_changes.kind_of(path) == kind
 
 
 # Comparing.
