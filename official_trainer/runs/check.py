@@ -28,9 +28,9 @@ from official_trainer.errors import UserError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.lock import own_folder, remove_abandoned
+from official_trainer.runs import logits
 from official_trainer.runs.build import beside_of, build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, say_place, warn
-from official_trainer.runs.mistakes import logits
 from official_trainer.runs.resume import data_layout
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables

@@ -12,8 +12,7 @@ import tensorflow as tf
 from official_trainer import config as configuration
 from official_trainer.config import schema
 from official_trainer.lazy import keras as keras2
-from official_trainer.runs import run
-from official_trainer.runs.mistakes import logits
+from official_trainer.runs import logits, run
 from official_trainer.tasks import registry
 from tests.support import toy
 
