@@ -1,7 +1,7 @@
 """Checkpoints of evaluated models, under configurable names: the best by a metric, or the newest.
 
 Owns: the section, and saving a checkpoint after an evaluation, with a SavedModel if configured. Does not own: which are
-kept (`checkpoints/named.py`), names (`checkpoints/name_template.py`), the checkpoints from which a run continues
+kept (`checkpoints/kept.py`), names (`checkpoints/name_template.py`), the checkpoints from which a run continues
 (`checkpoints/store.py`).
 """
 
@@ -13,8 +13,8 @@ from typing import Literal
 
 from official_trainer import files
 from official_trainer.actions.action import KEEPERS, Action, Run
+from official_trainer.checkpoints.kept import EXPORT, KeptCheckpoints
 from official_trainer.checkpoints.name_template import NameTemplate
-from official_trainer.checkpoints.named import EXPORT, NamedCheckpoints
 from official_trainer.checkpoints.retention import Retention
 from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
 from official_trainer.config.folders import folder_problem
@@ -79,7 +79,7 @@ class Checkpoint(Action):
     def __init__(self, config: CheckpointConfig) -> None:
         self._config = config
         self._template = NameTemplate(config.template)
-        self._checkpoints: NamedCheckpoints | None = None
+        self._checkpoints: KeptCheckpoints | None = None
 
     def monitored(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for name in (self._config.monitor, *self._template.metrics) if name))
@@ -106,7 +106,8 @@ class Checkpoint(Action):
             save_best_only=config.save_best_only,
             threshold=config.initial_value_threshold,
         )
-        self._checkpoints = NamedCheckpoints(directory, policy)
+        self._checkpoints = KeptCheckpoints(directory, policy, template=config.template)
+        self._checkpoints.tidy()
         keepers.append(self._checkpoints)
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
@@ -118,11 +119,11 @@ class Checkpoint(Action):
         trainer, checkpoints = run.trainer, self._checkpoints
         epoch_and_batch = trainer.train_iterator.place(run.step) if self._template.needs_place else None
         new = checkpoints.candidate(self._template.format(run.step, epoch_and_batch, logs), run.step, logs)
-        if not checkpoints.policy.takes(new, checkpoints.kept):
+        if not checkpoints.takes(new):
             return
         with trainer.weights_averaged():
             model = trainer.checkpoint.model
-            checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, model=model), logs)
+            checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, model=model))
             directory = files.join(checkpoints.folder(new.name), EXPORT)
             if self._config.export and export.exported_step(directory) != run.step:
                 export.save(directory, trainer.task, trainer.model, step=run.step, metrics=logs)

@@ -1,7 +1,6 @@
 """Templates of checkpoint names: `{epoch:02d}-{step:08d}-{validation_loss:.2f}`.
 
-Owns: what a template may hold, the name of an evaluation, which names a template may have produced. Does not own: what
-is kept under a name (`named.py`).
+Owns: what a template may hold, and the name of an evaluation. Does not own: what is kept under a name (`kept.py`).
 """
 
 from __future__ import annotations
@@ -71,19 +70,6 @@ class NameTemplate:
             if field is not None:
                 name += format(counters[field] if field in counters else find_metric(logs, field), spec)
         return name
-
-    def matches(self, name: str) -> bool:
-        """Whether this template may have produced `name`."""
-        texts, gaps = [""], []
-        for literal, field, _ in self._parts:
-            texts[-1] += re.escape(literal)
-            if field is not None:
-                texts.append("")
-                gaps.append(r".*?\d.*?" if field in COUNTERS else ".+?")
-        # Each text is taken where it is found first, and not looked for again: what comes before may be anything.
-        between = "".join(f"(?>{gap}{text})" for gap, text in zip(gaps[:-1], texts[1:-1], strict=True))
-        pattern = texts[0] + between + "".join(gaps[-1:]) + "".join(texts[1:][-1:])
-        return re.fullmatch(pattern, name) is not None
 
 
 def _parse(text: str) -> list[tuple[str, str | None, str]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from official_trainer.tracking.monitored import Direction, Value, is_better, is_nan
 from official_trainer.triggers import Every
@@ -23,11 +24,13 @@ class Candidate:
       name: of its folder, or of its files; no two that are kept have the same.
       step: global step; no two that are kept have the same.
       value: of the monitored metric, or the numbers that a rule compares; None without one.
+      logs: the results of its evaluation.
     """
 
     name: str
     step: int
     value: Value | None = None
+    logs: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 Owns: its arguments and what is refused before training, which checkpoint a path means, and that a checkpoint is read
 completely or not at all. Does not own: which checkpoints are kept, and that a half-written one never counts
-(`checkpoints/named.py`), names (`checkpoints/name_template.py`), or assigning values (`checkpoints/restore.py`).
+(`checkpoints/kept.py`), names (`checkpoints/name_template.py`), or assigning values (`checkpoints/restore.py`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from official_trainer import files
-from official_trainer.checkpoints import manifest, named, restore
+from official_trainer.checkpoints import kept, manifest, restore
 from official_trainer.checkpoints.directory import CheckpointDirectory
+from official_trainer.checkpoints.kept import KeptCheckpoints
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.name_template import COUNTERS, NameTemplate
-from official_trainer.checkpoints.named import NamedCheckpoints
 from official_trainer.checkpoints.retention import Retention
 from official_trainer.lazy import keras, tf
 from official_trainer.program import keras_fit
@@ -154,7 +154,7 @@ class ProgramCheckpoint(_Callback):
         self.directory_and_names, self._template = _parse(self.filepath)
         self.every_steps = None if save_freq == "epoch" else int(save_freq)
         self._fit: tuple[Any, Epochs] | None = None  # trainer and epochs of the call of fit that runs
-        self._checkpoints: NamedCheckpoints | None = None
+        self._checkpoints: KeptCheckpoints | None = None
 
     def _problems(self, initial_value_threshold: float | None) -> Iterator[str]:
         policy = self._policy
@@ -181,7 +181,7 @@ class ProgramCheckpoint(_Callback):
         checkpoints = self._checkpoints
         if checkpoints is None:
             return ()
-        return tuple(checkpoints.folder(kept.name) for kept in checkpoints.kept)
+        return tuple(checkpoints.folder(one.name) for one in checkpoints.kept)
 
     # A call of fit.
 
@@ -211,7 +211,8 @@ class ProgramCheckpoint(_Callback):
             direction = trainer.evaluation.chosen_direction(self.monitor.removeprefix(_OF_VALIDATION), self.mode)
         policy = dataclasses.replace(self._policy, direction=direction)
         directory, names = self.directory_and_names
-        self._checkpoints = NamedCheckpoints(directory, policy, owner=names)
+        self._checkpoints = KeptCheckpoints(directory, policy, template=names, is_shared=True)
+        self._checkpoints.tidy()
         self._fit = trainer, epochs
 
     @property
@@ -249,7 +250,7 @@ class ProgramCheckpoint(_Callback):
         for name in self._needed:
             required_value(values, name)
         new = checkpoints.candidate(self._template.format(step, (epoch + 1, batch + 1), values), step, values)
-        is_kept = checkpoints.policy.takes(new, checkpoints.kept)
+        is_kept = checkpoints.takes(new)
         if self.verbose:
             what = f"{self.monitor} is {new.value:.5f}, " if new.value is not None else ""
             done = f"saving to {checkpoints.folder(new.name)}" if is_kept else "not saved: not among those to keep"
@@ -258,7 +259,7 @@ class ProgramCheckpoint(_Callback):
             items = _items(trainer.model, trainer.optimizer)
             if self.save_weights_only:
                 items = {"model": _without_optimizer(trainer.model)}
-            checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, **items), values)
+            checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, **items))
 
 
 def _numbers(logs: Mapping[str, Any]) -> list[str]:
@@ -377,8 +378,10 @@ def find(filepath: str | os.PathLike[str]) -> str:
     path = str(os.fspath(filepath))
     if "{" in path:
         (directory, name), _ = _parse(path)
-        if (prefix := named.latest(directory, name)) is None:
-            raise CheckpointError(f"{directory} contains no checkpoint with a name of the template {name!r}")
+        if (prefix := kept.latest(directory, name)) is None:
+            others = ", ".join(map(repr, kept.templates(directory)))
+            hint = f"; there are checkpoints of {others}" if others else ""
+            raise CheckpointError(f"{directory} contains no checkpoint with a name of the template {name!r}{hint}")
         return prefix
     directory, _, name = path.removesuffix(".index").rpartition("/")
     number = name.removeprefix("ckpt-")

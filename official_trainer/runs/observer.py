@@ -380,10 +380,11 @@ class RunObserver(LoopObserver):
         best = best_of(self._trainer)
         if best is None or not (dropped := best.drop_after(step)):
             return
-        if best.step is None or best.value is None:
+        very_best = next(iter(best.kept), None)
+        if very_best is None or very_best.value is None:
             self._record.note(best=None)
         else:
-            self._record.set_best(best.metric, best.value, best.step)
+            self._record.set_best(best.metric, very_best.value, very_best.step)
         steps = ", ".join(map(str, dropped))
         now = "no best checkpoint is left" if best.step is None else f"that of step {best.step} is the best again"
         _logger.warning("the best checkpoint of step %s was deleted, because its step is repeated; %s", steps, now)
@@ -391,7 +392,7 @@ class RunObserver(LoopObserver):
     def on_new_best(self, step: int, logs: Mapping[str, Any]) -> None:
         """A new best checkpoint is committed, and its weights are in the model."""
         best = self._trainer.checkpoint_exporter
-        self._record.set_best(best.metric, best.value, step)
+        self._record.set_best(best.metric, best.kept[0].value, step)
         if self._saving != (step,):  # else the line about the checkpoint says it too
             self._console.message(f"saved {_best_name(self._job, step)}", after_results=True)
         if self._job.config.trainer.export.best:

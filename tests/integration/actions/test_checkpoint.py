@@ -8,8 +8,8 @@ from official_trainer import files
 from official_trainer.actions.checkpoint import CheckpointConfig
 from official_trainer.actions.schedule import ActionError
 from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.kept import latest
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.checkpoints.named import latest
 from official_trainer.config import ConfigError, When
 from official_trainer.config.optimization import EMAConfig
 from tests.support import runs, scripted_runs
@@ -35,8 +35,8 @@ def unbroken(tmp_path_factory):
 def test_the_best_are_saved_as_they_were_evaluated(unbroken):
     """C1, C3, C6: averages in place of weights, results in the manifest; an ordinary checkpoint."""
     assert steps(unbroken) == {"0070-0.90": 70, "0060-0.80": 60, "0020-0.70": 20}
-    record = manifest.read(f"{unbroken}/checkpoints/0020-0.70", 20).extra
-    assert (record["metric"], record["value"], record["logs"]["dev/score"]) == ("score", 0.7, -0.7)
+    logs = manifest.read(f"{unbroken}/checkpoints/0020-0.70", 20).extra["logs"]
+    assert (logs["score"], logs["dev/score"]) == (0.7, -0.7)
     whole, saved = runs.values(unbroken, 20), runs.values(f"{unbroken}/checkpoints/0020-0.70", 20)
     averages = [value for name, value in whole.items() if "/.OPTIMIZER_SLOT/optimizer/average" in name]
     kernel = next(value for name, value in saved.items() if "kernel" in name)
@@ -61,7 +61,7 @@ def test_one_name_is_a_path_that_stays(model_dir):
     best = CheckpointConfig(monitor="dev|score", template="best", max_to_keep=None)
     scripted_runs.do(model_dir, best, scores=SCORES, train_steps=30)  # the direction of `score` holds in sets too
     assert steps(model_dir) == {"best": 10}
-    assert manifest.read(f"{model_dir}/checkpoints/best", 10).extra["value"] == -0.5
+    assert manifest.read(f"{model_dir}/checkpoints/best", 10).extra["logs"]["dev/score"] == -0.5
 
 
 def test_another_run_starts_from_one(unbroken, model_dir):

@@ -28,15 +28,23 @@ def offer(best, step, value):
     return best.maybe_export_checkpoint(evaluated(step), {"accuracy": value, "loss": 1.0}, step)
 
 
+def steps_of(best):
+    return tuple(one.step for one in best.kept)
+
+
+def value_of(best):
+    return best.kept[0].value
+
+
 def assert_whole(directory, ranking):
     """The ranking is on disk: checkpoints with their own weights, records, and the files that repeat them."""
     assert committed_steps(directory) == tuple(sorted(step for step, _ in ranking))
     again = keeper(directory, max_to_keep=max(1, len(ranking)))
-    assert again.steps == tuple(step for step, _ in ranking)
+    assert steps_of(again) == tuple(step for step, _ in ranking)
     for step, _ in ranking:
         assert saved_weight(directory, step) == step
     step, value = ranking[0]
-    assert (again.step, again.value) == (step, value)
+    assert (again.step, value_of(again)) == (step, value)
     info = json.loads(files.read_text(f"{directory}/info.json"))
     assert (info["best_ckpt_global_step"], info["accuracy"]) == (step, value)
     assert tf.train.latest_checkpoint(directory) == f"{directory}/ckpt-{step}"
@@ -52,7 +60,7 @@ def test_the_k_best_are_kept(model_dir):
              [(10, 0.5), (20, 0.7), (30, 0.6), (40, 0.5), (50, math.nan), (60, 0.4), (70, 0.9), (80, 0.6)]]  # fmt: skip
     assert taken == [True, True, True, False, False, False, True, False]
     assert_whole(model_dir, [(70, 0.9), (20, 0.7), (30, 0.6)])
-    assert best.best_ckpt_logs["accuracy"] == best.value == 0.9
+    assert best.best_ckpt_logs["accuracy"] == value_of(best) == 0.9
 
 
 def test_a_value_that_is_nan_is_said(model_dir, caplog):
@@ -84,13 +92,13 @@ def test_ranking_goes_on_after_a_restart_and_a_lower_limit_holds_at_once(model_d
     """C6: what an earlier process kept is the bar; a limit that was lowered deletes the worst."""
     for step, value in [(10, 0.3), (20, 0.1), (30, 0.2)]:
         offer(keeper(model_dir, comp="lower", max_to_keep=3), step, value)
-    assert keeper(model_dir, comp="lower", max_to_keep=2).steps == (20, 30)
+    assert steps_of(keeper(model_dir, comp="lower", max_to_keep=2)) == (20, 30)
     assert committed_steps(model_dir) == (10, 20, 30)  # a reader changes nothing
     keeper(model_dir, comp="lower", max_to_keep=2).tidy()
     assert committed_steps(model_dir) == (20, 30)
     assert not offer(keeper(model_dir, comp="lower", max_to_keep=2), 40, 0.25)
     assert offer(keeper(model_dir, comp="lower", max_to_keep=2), 50, 0.05)
-    assert keeper(model_dir, comp="lower", max_to_keep=2).steps == (50, 20)
+    assert steps_of(keeper(model_dir, comp="lower", max_to_keep=2)) == (50, 20)
     keeper(model_dir, comp="lower").tidy()
     assert committed_steps(model_dir) == (50,)
 
@@ -100,7 +108,7 @@ def test_a_later_step_counts_once_the_run_has_reached_it_again(model_dir):
     offer(keeper(model_dir), 80, 0.5)
     best = keeper(model_dir)
     assert offer(best, 40, 0.4)
-    assert (best.step, best.value) == (40, 0.4)
+    assert (best.step, value_of(best)) == (40, 0.4)
     assert committed_steps(model_dir) == (40, 80)
     assert offer(best, 60, 0.45)
     assert (best.step, committed_steps(model_dir)) == (60, (60, 80))
@@ -117,7 +125,7 @@ def test_kills_between_evaluations_change_no_best_value(tmp_path, max_to_keep):
         best, found = keeper(directory, max_to_keep=max_to_keep), {}
         for step in steps:
             offer(best, step, values[step])
-            found[step] = best.value
+            found[step] = value_of(best)
         return found
 
     expected = told(tmp_path / "unbroken", values)
@@ -135,11 +143,11 @@ def test_what_was_the_best_where_the_run_may_go_back_to_stays(model_dir):
     best.observe(lambda step, logs: None, lambda: checkpoints)
     for step, value in [(10, 0.5), (20, 0.4), (30, 0.6), (40, 0.7)]:
         offer(best, step, value)
-    assert (best.steps, committed_steps(model_dir)) == ((40,), (10, 40))
+    assert (steps_of(best), committed_steps(model_dir)) == ((40,), (10, 40))
     again = keeper(model_dir)
     again.observe(lambda step, logs: None, lambda: checkpoints)
     assert not offer(again, 25, 0.45)
-    assert (again.step, again.value) == (10, 0.5)
+    assert (again.step, value_of(again)) == (10, 0.5)
     checkpoints[:] = [40]
     offer(again, 40, 0.7)
     assert_whole(model_dir, [(40, 0.7)])
@@ -169,13 +177,24 @@ def test_one_step_has_one_checkpoint_the_better(model_dir):
 
 def test_records_of_another_metric_stay_until_there_is_one_of_this(model_dir):
     """T11: changing the metric does not leave a run without a best checkpoint."""
-    offer(keeper(model_dir), 10, 0.5)
-    best = keeper(model_dir, metric="loss", comp="lower")
+    for step, value in [(10, 0.5), (20, 0.6)]:
+        offer(keeper(model_dir, max_to_keep=2), step, value)
+    best = keeper(model_dir, metric="recall")
     best.tidy()
     assert best.step is None
-    assert committed_steps(model_dir) == (10,)
-    offer(best, 20, 0.1)
-    assert committed_steps(model_dir) == (20,)
+    assert committed_steps(model_dir) == (10, 20)
+    best.maybe_export_checkpoint(evaluated(30), {"recall": 0.1}, 30)
+    assert committed_steps(model_dir) == (30,)
+
+
+def test_another_metric_ranks_what_is_there_by_its_results(model_dir):
+    """T11: the results of an evaluation are the record, so the best by another of them is known."""
+    for step, accuracy, loss in [(10, 0.5, 0.1), (20, 0.6, math.nan), (30, 0.7, 0.2)]:
+        logs = {"accuracy": accuracy, "loss": loss}
+        keeper(model_dir, max_to_keep=3).maybe_export_checkpoint(evaluated(step), logs, step)
+    best = keeper(model_dir, metric="loss", comp="lower", max_to_keep=2)
+    best.tidy()
+    assert (steps_of(best), value_of(best), committed_steps(model_dir)) == ((10, 30), 0.1, (10, 30))
 
 
 FIRST = [(10, 0.5), (20, 0.7), (30, 0.6)]
@@ -210,7 +229,7 @@ def test_a_fault_at_any_write_leaves_a_true_ranking(faults, model_dir, fault, ma
         if error is not None:
             for restart in (keeper(model_dir, max_to_keep=max_to_keep), keeper(model_dir, max_to_keep=max_to_keep)):
                 assert restart.step in (20, ranking[0][0]), operations  # never a worse one, never none
-                assert len(restart.steps) == max_to_keep
+                assert len(steps_of(restart)) == max_to_keep
                 restart.tidy()
             offer(restart, step, value)
         assert_whole(model_dir, ranking)
@@ -264,7 +283,7 @@ def test_a_checkpoint_takes_anothers_place_on_a_url():
     """T11, C6: where rename does not replace."""
     directory = "ram://best/best"
     assert offer(keeper(directory), 10, 0.5) and offer(keeper(directory), 10, 0.7)
-    assert (keeper(directory).step, keeper(directory).value) == (10, 0.7)
+    assert (keeper(directory).step, value_of(keeper(directory))) == (10, 0.7)
     assert read_newest(evaluated(0), directory) == 10
     assert "replacement" not in files.list_dir(directory)
 

@@ -109,7 +109,7 @@ def test_the_best_value_survives_by_itself(tmp_path):
             program, ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True), following
         )
         (path,) = Path(tmp_path).glob("best/*.manifest.json")
-        assert f'"value": {np.float32(max(values)).item()}' in path.read_text()
+        assert f'"val_score": {np.float32(max(values)).item()}' in path.read_text()
 
 
 @pytest.mark.parametrize("steps_per_execution", cases([1, 4, 100], 4))

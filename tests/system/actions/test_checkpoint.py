@@ -51,7 +51,7 @@ def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch
     assert committed_steps(f"{model_dir}/best") == (10,)
     scripted_runs.do(model_dir, scores=(0.4, 0.5), **options)
     assert committed_steps(f"{model_dir}/best") == (10,)
-    assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.4
+    assert manifest.read(f"{model_dir}/best", 10).extra["logs"]["dev"]["score"] == -0.4
 
 
 def test_a_saved_model_lies_beside(model_dir):

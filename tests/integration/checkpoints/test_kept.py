@@ -1,4 +1,4 @@
-"""Named checkpoints: which stay, restarts, and a death between any two writes."""
+"""Checkpoints that a policy keeps by their names: which stay, restarts, and a death between any two writes."""
 
 import math
 import os
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_trainer import files
+from official_trainer.checkpoints.kept import KeptCheckpoints, latest, templates
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
-from official_trainer.checkpoints.named import NamedCheckpoints, latest
 from official_trainer.checkpoints.retention import Candidate, Retention
 from tests.support.cases import full
 from tests.support.chaos.faulty_files import Killed
@@ -18,15 +18,21 @@ from tests.support.chaos.faulty_saves import renewed, sweep
 from tests.support.one_weight import evaluated, saved_weight
 
 
-def offer(found, name, step, value, weight=None):
+def started(directory, policy, template="{name}", **options):
+    """Returns what the action has at the start of a process."""
+    checkpoints = KeptCheckpoints(directory, policy, template=template, **options)
+    checkpoints.tidy()
+    return checkpoints
+
+
+def offer(checkpoints, name, step, value, weight=None):
     """Does what the action does after an evaluation; returns whether it was taken."""
-    logs = {"accuracy": value}
-    new = found.candidate(name, step, logs)
-    if not found.policy.takes(new, found.kept):
+    new = checkpoints.candidate(name, step, {"accuracy": value})
+    if not checkpoints.takes(new):
         return False
     checkpoint = evaluated(step)
     checkpoint.model.assign(float(step if weight is None else weight))
-    found.save(new, checkpoint, logs)
+    checkpoints.save(new, checkpoint)
     return True
 
 
@@ -39,6 +45,7 @@ def on_disk(directory):
     return steps
 
 
+TEMPLATES = ("run-{epoch}", "run-{step}")
 BEST = Retention(monitor="accuracy", max_to_keep=2)
 HISTORY = [(10, 0.5), (20, 0.7), (30, math.nan), (40, 0.7), (50, 0.6), (60, 0.9)]
 
@@ -60,10 +67,8 @@ HISTORY = [(10, 0.5), (20, 0.7), (30, math.nan), (40, 0.7), (50, 0.6), (60, 0.9)
 )
 def test_which_are_saved_and_which_stay(model_dir, policy, taken, kept):
     """C1, C6: the best by value, the earlier of equal ones, NaN never; or the newest; the same after each restart."""
-    assert [
-        step for step, value in HISTORY if offer(NamedCheckpoints(model_dir, policy), f"s{step}", step, value)
-    ] == taken
-    assert [one.step for one in NamedCheckpoints(model_dir, policy).kept] == kept
+    assert [step for step, value in HISTORY if offer(started(model_dir, policy), f"s{step}", step, value)] == taken
+    assert [one.step for one in started(model_dir, policy).kept] == kept
     assert on_disk(model_dir) == {f"s{step}": step for step in kept}
 
 
@@ -99,12 +104,12 @@ def test_evaluations_that_are_repeated_change_nothing(history, direction, max_to
 
 def test_two_steps_of_one_name(model_dir):
     """C3: the better one has it, or else the newer one, and the old one goes only after that."""
-    best = NamedCheckpoints(model_dir, BEST)
+    best = started(model_dir, BEST)
     assert offer(best, "epoch-1", 10, 0.5)
     assert not offer(best, "epoch-1", 20, 0.4)
     assert offer(best, "epoch-1", 30, 0.6)
     assert on_disk(model_dir) == {"epoch-1": 30}
-    newest = NamedCheckpoints(f"{model_dir}/newest", Retention())
+    newest = started(f"{model_dir}/newest", Retention())
     assert [offer(newest, "last", step, 0.0) for step in (10, 20, 30)] == [True] * 3
     assert not offer(newest, "last", 20, 0.0)
     assert on_disk(f"{model_dir}/newest") == {"last": 30}
@@ -112,12 +117,12 @@ def test_two_steps_of_one_name(model_dir):
 
 def test_a_step_that_is_evaluated_again_after_a_rollback(model_dir):
     """C1: by value, the better stays; without a metric, what the run is now."""
-    best = NamedCheckpoints(model_dir, BEST)
+    best = started(model_dir, BEST)
     offer(best, "a-0.5", 10, 0.5)
     assert not offer(best, "a-0.4", 10, 0.4)
     assert offer(best, "a-0.6", 10, 0.6)
     assert on_disk(model_dir) == {"a-0.6": 10}
-    newest = NamedCheckpoints(f"{model_dir}/newest", Retention(max_to_keep=None))
+    newest = started(f"{model_dir}/newest", Retention(max_to_keep=None))
     offer(newest, "10-0.5", 10, 0.5)
     offer(newest, "10-0.4", 10, 0.4)
     assert on_disk(f"{model_dir}/newest") == {"10-0.4": 10}
@@ -125,19 +130,20 @@ def test_a_step_that_is_evaluated_again_after_a_rollback(model_dir):
     assert saved_weight(f"{model_dir}/newest/10-0.4", 10) == 7
 
 
-def test_owners_share_a_directory(model_dir):
+def test_sets_share_a_directory(model_dir):
     """C6: each sees its own, tidies its own, and is refused a name that another one has."""
-    owners = {name: NamedCheckpoints(model_dir, Retention(max_to_keep=1), owner=name) for name in ("first", "second")}
+    options = {name: {"template": name, "is_shared": True} for name in ("first", "second")}
+    sets = {name: started(model_dir, Retention(max_to_keep=1), **of_set) for name, of_set in options.items()}
     for step in (10, 20):
-        for name, found in owners.items():
-            offer(found, f"{name}-{step}", step, 0.5)
+        for name, checkpoints in sets.items():
+            offer(checkpoints, f"{name}-{step}", step, 0.5)
     files.make_dirs(f"{model_dir}/empty")  # may be what the other's save begins with
-    for name in owners:
-        again = NamedCheckpoints(model_dir, Retention(max_to_keep=1), owner=name)
+    for name in sets:
+        again = started(model_dir, Retention(max_to_keep=1), **options[name])
         assert [one.name for one in again.kept] == [f"{name}-20"]
     assert files.list_dir(model_dir) == ["empty", "first-20", "second-20"]
     with pytest.raises(CheckpointError, match="first-20 belongs to 'first', not to 'second'; give one of them another"):
-        offer(owners["second"], "first-20", 30, 0.5)
+        offer(sets["second"], "first-20", 30, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -154,17 +160,17 @@ def test_a_death_between_any_two_writes(faults, model_dir, policy, name, step, v
     """C1, C6: what is there is whole, the first is never lost, and the evaluation, done again, ends as it would."""
     start = f"{model_dir}.start"
     for old_name, old_step, old_value in [("a", 10, 0.5), ("b", 20, 0.7), ("c", 30, 0.6)]:
-        offer(NamedCheckpoints(start, policy), old_name, old_step, old_value)
-    first = NamedCheckpoints(start, policy).kept[0].step
+        offer(started(start, policy), old_name, old_step, old_value)
+    first = started(start, policy).kept[0].step
     for error, operations in sweep(
         faults,
-        lambda: offer(NamedCheckpoints(model_dir, policy), name, step, value),
+        lambda: offer(started(model_dir, policy), name, step, value),
         prepare=lambda: renewed(start, model_dir),
         least=20,
         fault=Killed,
     ):
         if error is not None:
-            restart = NamedCheckpoints(model_dir, policy)
+            restart = started(model_dir, policy)
             assert restart.kept[0].step in (first, step), operations
             assert len(on_disk(model_dir)) == 2
             offer(restart, name, step, value)
@@ -173,7 +179,7 @@ def test_a_death_between_any_two_writes(faults, model_dir, policy, name, step, v
 
 def test_only_what_is_ours_is_deleted(model_dir):
     """C6: other files and folders stay, checkpoints of others too, and what a dead save left goes."""
-    offer(NamedCheckpoints(model_dir, BEST), "a", 10, 0.5)
+    offer(started(model_dir, BEST), "a", 10, 0.5)
     files.make_dirs(f"{model_dir}/notes")
     files.write_text_atomically(f"{model_dir}/notes/mine.txt", "x")
     files.write_text_atomically(f"{model_dir}/readme.txt", "x")
@@ -184,42 +190,52 @@ def test_only_what_is_ours_is_deleted(model_dir):
     files.write_text_atomically(f"{model_dir}/half/.named_checkpoint.tmp-1", "")
     shutil.copytree(f"{model_dir}/a", f"{model_dir}/run")  # somebody's run
     files.remove(f"{model_dir}/run/.named_checkpoint")
-    NamedCheckpoints(model_dir, BEST)
+    started(model_dir, BEST)
     assert files.list_dir(model_dir) == ["a", "notes", "readme.txt", "run"]
     assert committed_steps(f"{model_dir}/run") == (10,)
 
 
 def test_a_damaged_one_does_not_count(model_dir):
     """C1: the record is true only with its files."""
-    best = NamedCheckpoints(model_dir, BEST)
+    best = started(model_dir, BEST)
     offer(best, "a", 10, 0.9)
     offer(best, "b", 20, 0.5)
     files.remove(f"{model_dir}/a/ckpt-10.index")
-    assert [one.step for one in NamedCheckpoints(model_dir, BEST).kept] == [20]
+    assert [one.step for one in started(model_dir, BEST).kept] == [20]
 
 
 def test_another_metric_is_read_from_the_records(model_dir):
     """C1: with the results in them, a changed monitor ranks what is there; what lacks it comes last."""
-    found = NamedCheckpoints(model_dir, BEST)
+    found = started(model_dir, BEST)
     offer(found, "a", 10, 0.9)
     offer(found, "b", 20, 0.5)
-    assert [one.step for one in NamedCheckpoints(model_dir, Retention(monitor="accuracy", direction="min")).kept] == [
+    assert [one.step for one in started(model_dir, Retention(monitor="accuracy", direction="min")).kept] == [
         20,
         10,
     ]
-    other = NamedCheckpoints(model_dir, Retention(monitor="loss", max_to_keep=1))
+    other = started(model_dir, Retention(monitor="loss", max_to_keep=1))
     assert [one.value for one in other.kept] == [None]
 
 
-def test_the_latest_is_found_by_its_step(model_dir):
+def test_the_latest_of_a_template_is_found_by_its_step(model_dir):
     """C4: never by a modification time, nor by the order of names."""
-    found = NamedCheckpoints(model_dir, Retention(max_to_keep=None))
-    assert latest(model_dir) is None
-    for name, step in [("run-9", 90), ("run-10", 100), ("other-1", 500), ("run-08", 80)]:
-        offer(found, name, step, 0.0)
-    for age, name in enumerate(["run-10", "other-1", "run-9", "run-08"]):
+    assert latest(model_dir, "run-{epoch}") is None
+    runs, other = (started(model_dir, Retention(max_to_keep=None), template=t, is_shared=True) for t in TEMPLATES)
+    for checkpoints, name, step in [(runs, "run-9", 90), (runs, "run-10", 100), (other, "run-1", 500), (runs, "x", 80)]:
+        offer(checkpoints, name, step, 0.0)
+    for age, name in enumerate(["run-10", "run-1", "run-9", "x"]):
         for file in files.list_dir(f"{model_dir}/{name}"):
             os.utime(f"{model_dir}/{name}/{file}", (age, age))
-    assert latest(model_dir) == f"{model_dir}/other-1/ckpt-500"
     assert latest(model_dir, "run-{epoch}") == f"{model_dir}/run-10/ckpt-100"
+    assert latest(model_dir, "run-{step}") == f"{model_dir}/run-1/ckpt-500"
     assert latest(model_dir, "run-{epoch}-{loss}") is None
+    assert templates(model_dir) == list(TEMPLATES)
+
+
+def test_a_set_alone_in_its_directory_goes_on_under_another_template(model_dir):
+    """C2, C3: what is there keeps its rank; a folder that is written again is of the new template."""
+    offer(started(model_dir, BEST, template="{step}"), "10", 10, 0.5)
+    again = started(model_dir, BEST, template="best-{step}")
+    assert offer(again, "best-20", 20, 0.7) and offer(again, "10", 30, 0.9)
+    assert on_disk(model_dir) == {"10": 30, "best-20": 20}
+    assert latest(model_dir, "best-{step}") == f"{model_dir}/10/ckpt-30"
