@@ -18,15 +18,15 @@ from typing import Any, ClassVar
 
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem, TrackerConfig
-from official_trainer.config.addresses import secret_problem
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Table, Text, Tracker
 
 _logger = logging.getLogger(__name__)
 _STATUS = {"done": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
 _TAG = "official_trainer.runs.run"
-_FROM_ENVIRONMENT = (
-    "leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for a server; before a database, "
-    "start `mlflow server`"
+_PASSWORD = (
+    "holds a user or a password, which would be written to params.yaml, checkpoints and trackers with the config; leave "
+    "it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for a server; before a database, start "
+    "`mlflow server`"
 )
 _BATCH = 100  # MLflow takes no more parameters in one call
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_TRUNCATE_LONG_VALUES": "true"}
@@ -52,10 +52,9 @@ class MlflowConfig(TrackerConfig):
     run_name: str | None = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        uri = self.tracking_uri or ""
-        is_server = "://" in uri and not uri.startswith(("sqlite:", "file:"))
-        if is_server and "@" in uri and (problem := secret_problem(uri, _FROM_ENVIRONMENT)):
-            yield "tracking_uri", problem
+        scheme, _, rest = (self.tracking_uri or "").partition("://")
+        if scheme not in ("sqlite", "file") and "@" in rest.partition("/")[0]:
+            yield "tracking_uri", _PASSWORD
 
     def build(self, place: Place) -> MlflowTracker:
         uri = self.tracking_uri
