@@ -1,10 +1,10 @@
 """Names of folders in a run directory that a config may choose.
 
-Owns: the names that the run uses itself, and what a chosen name may look like. Does not own: the fields (`schema.py`,
+Owns: the names that the run uses itself, and what another name may look like. Does not own: the fields (`schema.py`,
 actions), paths outside of the run directory.
 
-What writes there also deletes there: a name that leads out of the run directory, or into another part's folder, would
-delete checkpoints.
+What writes there also deletes there: a name that leads out of the run directory, or to a folder that the run uses itself,
+would delete checkpoints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RESERVED = (
 )
 """Folders that the run, or a part of it, uses under this very name."""
 
-_OWN_FILES = re.compile(r"(checkpoint|ckpt-.*|from-.*|.*\.(json|jsonl|yaml|gin|txt|db)|PROFILE)", re.DOTALL)
+_FILES = re.compile(r"(checkpoint|ckpt-.*|from-.*|.*\.(json|jsonl|yaml|gin|txt|db)|PROFILE)", re.DOTALL)
 
 
 def folder_problem(name: str, *, own: str | None = None, reserved: Collection[str] = RESERVED) -> str | None:
@@ -26,19 +26,11 @@ def folder_problem(name: str, *, own: str | None = None, reserved: Collection[st
 
     Args:
       name: what the config says.
-      own: the reserved name that is this field's own default.
-      reserved: names that other parts use.
+      own: the reserved name that is this field's default.
+      reserved: names that others use.
     """
-    if problem := _shape_problem(name):
-        return problem
-    if name != own and (name in reserved or _OWN_FILES.fullmatch(name)):
+    if name[:1] in ("", ".") or not name.isprintable() or set(name) & set("/\\") or len(name.encode()) > 200:
+        return f"is {name!r}; it must be the name of one folder, of at most 200 bytes"
+    if name != own and (name in reserved or _FILES.fullmatch(name)):
         return f"is {name!r}, which the run uses itself; name another folder"
-    return None
-
-
-def _shape_problem(name: str) -> str | None:
-    if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
-        return f"is {name!r}; it must be the name of one folder"
-    if len(name.encode()) > 200:
-        return f"is a name of {len(name.encode())} bytes; at most 200 are allowed"
     return None
