@@ -3,8 +3,8 @@
 Owns: the names that the run uses itself, and what another name may look like. Does not own: the fields (`schema.py`,
 actions), paths outside of the run directory.
 
-What writes there also deletes there: a name that leads out of the run directory, or to a folder that the run uses itself,
-would delete checkpoints.
+What writes there also deletes there: a name that leads out of the run directory, or to a folder that the run uses
+itself, would delete checkpoints.
 """
 
 from __future__ import annotations

@@ -16,18 +16,14 @@ from typing import Any, Literal
 from official_trainer.config import fields, limits
 from official_trainer.config.errors import best_match
 
-_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
-_BASED = re.compile(r"[-+]?0(x[0-9a-fA-F]+(_[0-9a-fA-F]+)*|o[0-7]+(_[0-7]+)*|b[01]+(_[01]+)*)")
-_LEADING_ZERO = re.compile(r"([-+]?)0+([0-9]+)")
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _NUMBER = re.compile(rf"[-+]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][-+]?[0-9]{{1,6}})?")
+_BASED = re.compile(r"[-+]?0(x[0-9a-fA-F]+(_[0-9a-fA-F]+)*|o[0-7]+(_[0-7]+)*|b[01]+(_[01]+)*)")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 _SPECIAL = re.compile(r"([-+]?)\.?(inf|nan)", re.IGNORECASE)
-_SUFFIX = re.compile(rf"([-+]?{_DIGITS}(?:\.[0-9]+)?)([kKmMgGbB])")
-_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 NULLS = ("", "~", "null", "Null", "NULL", "None")
 _LONGEST_NUMBER = 400  # Python refuses to convert much longer ones
-_LONGEST_SUGGESTION = 30
 
 
 class MisreadError(ValueError):
@@ -70,7 +66,7 @@ def value_of(text: str, tp: Any, *, quoted: bool, narrow: bool = False) -> Any:
             return word in _TRUE
         fix = "write true or false" if word in ("0", "1") else ""
         raise MisreadError("must be true or false", fix=fix, near=best_match(word, (*_TRUE, *_FALSE)))
-    return _integer(text, narrow) if tp is int else _float(text)
+    return _number(text, tp, narrow)
 
 
 def _storable(text: str) -> str:
@@ -79,72 +75,39 @@ def _storable(text: str) -> str:
     return text
 
 
-def _integer(text: str, narrow: bool) -> int:
-    wanted = "must be an integer"
-    _refuse_long(text, wanted)
-    if _INTEGER.fullmatch(text) or _BASED.fullmatch(text):
-        return _in_range(int(text, 0))
-    _refuse_leading_zero(text, wanted)
-    if _NUMBER.fullmatch(text) and not narrow:
-        number = decimal.Decimal(text.replace("_", ""))
-        if number and number.adjusted() > _LONGEST_NUMBER:
-            raise OutOfRangeError(f"{wanted} {limits.INTEGERS}")
-        if number == number.to_integral_value():
-            return _in_range(int(number))
-        below = _in_range(int(number.to_integral_value(decimal.ROUND_FLOOR)))
-        raise MisreadError(wanted, fix=f"write {below} or {below + 1}")
-    raise MisreadError(wanted, fix=_written_out(text))
+def _number(text: str, tp: type[int] | type[float], narrow: bool) -> int | float:
+    wanted = "must be an integer" if tp is int else "must be a number"
+    if tp is float and (special := _SPECIAL.fullmatch(text)):
+        return float(special[1] + special[2])
+    is_based = _BASED.fullmatch(text) is not None
+    if not is_based and not _NUMBER.fullmatch(text):
+        raise MisreadError(wanted)
+    if len(text) > _LONGEST_NUMBER:
+        raise OutOfRangeError(f"{wanted} of at most {_LONGEST_NUMBER} characters")
+    if _LEADING_ZERO.fullmatch(text):
+        raise MisreadError(f"{wanted} without a leading zero", fix=f"write {decimal.Decimal(text)}")
+    if is_based:
+        return tp(_in_range(int(text, 0)))
+    if tp is float:
+        value = float(text.replace("_", ""))
+        if math.isinf(value):
+            raise OutOfRangeError(f"{wanted} that fits 64 bits", fix="write inf for infinity")
+        return value
+    if narrow and set(text) & set(".eE"):
+        raise MisreadError(wanted)
+    number = decimal.Decimal(text.replace("_", ""))
+    if number and number.adjusted() > _LONGEST_NUMBER:
+        raise OutOfRangeError(f"{wanted} {limits.INTEGERS}")
+    below = _in_range(int(number.to_integral_value(decimal.ROUND_FLOOR)))
+    if number == below:
+        return below
+    raise MisreadError(wanted, fix=f"write {below} or {below + 1}")
 
 
 def _in_range(number: int) -> int:
     if limits.unstorable(number):
         raise OutOfRangeError(f"must be an integer {limits.INTEGERS}")
     return number
-
-
-def _refuse_long(text: str, wanted: str) -> None:
-    if len(text) > _LONGEST_NUMBER and any(form.fullmatch(text) for form in (_INTEGER, _BASED, _LEADING_ZERO, _NUMBER)):
-        raise OutOfRangeError(f"{wanted} of at most {_LONGEST_NUMBER} characters")
-
-
-def _float(text: str) -> float:
-    wanted = "must be a number"
-    if special := _SPECIAL.fullmatch(text):
-        number = math.inf if special[2].lower() == "inf" else math.nan
-        return -number if special[1] == "-" else number
-    _refuse_long(text, wanted)
-    if _BASED.fullmatch(text):
-        return float(_in_range(int(text, 0)))
-    _refuse_leading_zero(text, wanted)
-    if _NUMBER.fullmatch(text):
-        value = float(text.replace("_", ""))
-        if math.isinf(value):
-            raise OutOfRangeError(f"{wanted} that fits 64 bits", fix="write inf for infinity")
-        return value
-    raise MisreadError(wanted, fix=_written_out(text))
-
-
-def _refuse_leading_zero(text: str, wanted: str) -> None:
-    if match := _LEADING_ZERO.fullmatch(text):
-        sign, digits = match[1].replace("+", ""), match[2]
-        if len(digits) > _LONGEST_SUGGESTION:
-            raise MisreadError(f"{wanted} without a leading zero")
-        octal = f" or {sign}0o{digits} ({sign}{int(digits, 8)})" if set(digits) <= set("01234567") else ""
-        raise MisreadError(f"{wanted} without a leading zero", fix=f"write {sign}{int(digits)}{octal}")
-
-
-def _written_out(text: str) -> str:
-    """Returns the fix for `10k` and for numbers with a percent sign or thousands commas, else nothing."""
-    if len(text) > _LONGEST_SUGGESTION:
-        return ""
-    if match := _SUFFIX.fullmatch(text):
-        number = decimal.Decimal(match[1].replace("_", "")) * _FACTORS[match[2].lower()]
-        return f"write {int(number) if number == number.to_integral_value() else number}"
-    if re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?%", text):
-        return f"write {(decimal.Decimal(text[:-1]) / 100).normalize():f}"
-    if re.fullmatch(r"[-+]?[0-9]{1,3}(,[0-9]{3})+", text):
-        return f"write {text.replace(',', '')}"
-    return ""
 
 
 def _choice(text: str, options: tuple[Any, ...], quoted: bool) -> Any:

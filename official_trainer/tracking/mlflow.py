@@ -24,9 +24,9 @@ _logger = logging.getLogger(__name__)
 _STATUS = {"done": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
 _TAG = "official_trainer.runs.run"
 _PASSWORD = (
-    "holds a user or a password, which would be written to params.yaml, checkpoints and trackers with the config; leave "
-    "it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for a server; before a database, start "
-    "`mlflow server`"
+    "holds a user or a password, which would be written to params.yaml, checkpoints and trackers with the config; "
+    "leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for a server; before a database, "
+    "start `mlflow server`"
 )
 _BATCH = 100  # MLflow takes no more parameters in one call
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_TRUNCATE_LONG_VALUES": "true"}

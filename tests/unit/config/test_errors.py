@@ -34,7 +34,7 @@ a.yaml:2: trainer.train_step: unknown field of TrainerConfig; did you mean 'trai
     2 |   train_step: 10
       |   ^^^^^^^^^^
 
-a.yaml:3: trainer.steps_per_loop: must be an integer, got '10k'; write 10000
+a.yaml:3: trainer.steps_per_loop: must be an integer, got '10k'
     3 |   steps_per_loop: 10k  # ten thousand
       |                   ^^^
 
