@@ -198,9 +198,6 @@ class Decoder:
         for key, item in node.value:
             if wrong := limits.unstorable(key.value):
                 return self._fail(key, path, f"the name '{shorten(key.value)}' {wrong}", fix="write it as UTF-8")
-            if self._refuse_glued(key, item, path):
-                found[key.value] = FAILED
-                continue
             place = fields.join(path, key.value)
             item_type = _kept(fields.value_type(tp) if tp is not Any else Any, old, key.value)
             now = old.get(key.value) if is_merged else None
@@ -247,8 +244,6 @@ class Decoder:
             is_name = key.quoted or not fields.is_path(key.value)
             name, *rest = (key.value,) if is_name else fields.parse_path(key.value)
             field = fields.field_name(name)
-            if self._refuse_glued(key, item, path):
-                continue
             if field not in fields.hints(cls):
                 self._unknown(cls, name, key, path)
                 continue
@@ -295,13 +290,14 @@ class Decoder:
             return FAILED
 
     def _not_a_section(self, node: Node, cls: type[Config], current: Any, path: str) -> Any:
-        if node.kind == "scalar" and node.value == "" and not node.quoted:
+        if node.is_nothing:
             fix = "set its fields" if node.origin.kind == "flag" else "indent its fields below it, or remove the line"
             return self._fail(node, path, "nothing is set in this section", fix=fix)
         if node.is_null:
             fix = "write type: null for none" if issubclass(cls, OneOf) else "remove it to keep the defaults"
             return self._fail(node, path, "a section cannot be null", fix=fix)
-        fix = "put a space after ':'" if node.kind == "scalar" and node.is_glued else ""
+        is_glued = node.kind == "scalar" and not node.quoted and fields.is_path(node.value.partition(":")[0])
+        fix = "put a space after ':'" if is_glued and ":" in node.value else ""
         fix = fix or _meant_inside(node, cls, current, path)
         what = " or ".join([f"must be {fields.describe(cls)}", ", ".join(cls.WORDS)][: 1 + bool(cls.WORDS)])
         near = best_match(node.value, cls.WORDS) if node.kind == "scalar" else ""
@@ -341,14 +337,6 @@ class Decoder:
         known = fields.unknown_field(self.root, section, path, key, mark.origin)
         self.problems.append(dataclasses.replace(known, length=mark.length))
         return FAILED
-
-    def _refuse_glued(self, key: Node, item: Node, path: str) -> bool:
-        """Reports `name:value` without the space, which YAML reads as a name without a value."""
-        if item.value != "" or item.quoted or not key.is_glued:
-            return False
-        place = fields.join(path, key.value.partition(":")[0])
-        self._fail(key, place, f"'{shorten(key.value)}' is a name without a value", fix="put a space after ':'")
-        return True
 
     def _fail(self, node: Node, path: str, what: str, **parts: str) -> Any:
         self.problems.append(node.problem(what, path, **parts))

@@ -4,7 +4,7 @@ Owns: `Node`; reading files and strings with PyYAML's parser, within the limits 
 aliases, merge keys, `base:` includes.
 Does not own: what the nodes mean (`decode.py`), the override language (`overrides.py`).
 
-The parser's events are read one by one: PyYAML's own trees are built by recursion, in C, where depth ends the process.
+The parser's events are read one by one: a tree that is built by recursion ends the process where a text is deep.
 """
 
 from __future__ import annotations
@@ -22,20 +22,16 @@ from official_trainer.config import fields, limits, reference_text, scalars
 from official_trainer.config.errors import ConfigError, Origin, Problem, near_file, source_lines
 from official_trainer.shown import shorten
 
-_BASES: Any = (yaml.composer.Composer, yaml.CSafeLoader) if yaml.__with_libyaml__ else (yaml.SafeLoader,)
 _STANDARD = "tag:yaml.org,2002:"
-_PLAIN_TAGS = {
-    f"{_STANDARD}{name}"
-    for name in ["map", "seq", "str", "int", "float", "bool", "null", "merge", "timestamp", "value", "python/tuple"]
-}
 _APPEND = "!append"
-_DEPTH = "exceeded maximum nesting depth"
-"""What libyaml says, which reads ahead of the place where our limit is reached."""
+_TAGS = {
+    *(None, "!", _APPEND),
+    *(f"{_STANDARD}{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null", "merge", "timestamp")),
+    *(f"{_STANDARD}{name}" for name in ("value", "python/tuple")),
+}
+_TOO_DEEP = f"here lists and sections are nested more than {limits.MAX_DEPTH} levels deep", "write fewer levels"
 _SAID = (
-    (_DEPTH, f"here lists and sections are nested more than {limits.MAX_DEPTH} levels deep", "write fewer levels"),
-    ("but found another document", "a second document begins here", "remove the '---' line"),
-    ("found undefined alias", "nothing before this place has the name of this alias", "define it there"),
-    ("found duplicate anchor", "another place has the name of this anchor", "give it another name"),
+    ("exceeded maximum nesting depth", *_TOO_DEEP),  # libyaml reads ahead of where our limit is reached
     ("mapping values are not allowed", "", "quote the value if it holds ': ', or correct the indentation"),
     ("could not find expected ':'", "", "a field needs 'name: value'"),
     ("did not find expected ',' or", "", "a bracket is not closed, or a comma is missing"),
@@ -50,7 +46,7 @@ _JSON_PAIR = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9
 """An escape in JSON; with groups, a character beyond 16 bits, which JSON writes as two."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Node:
     """A piece of configuration text.
 
@@ -58,31 +54,39 @@ class Node:
       kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `reference` (value: a
         `Reference`; decoding makes it of a scalar with `${…}`).
       value: see kind.
-      origin: where it starts.
+      start: where the text begins that it is in, if `line` and `column` are set; otherwise where itself begins.
       length: columns it takes on its first line.
       quoted: whether a scalar was quoted.
       appends: whether it is added to the list or mapping that is there.
       is_part: whether it is a mapping with one key of a path, for one part of what is there; all else stays as it is.
+      line: lines between the start of the text and the node.
+      column: columns before it in its line.
     """
 
     kind: Literal["scalar", "list", "mapping", "reference"]
     value: Any
-    origin: Origin
+    start: Origin
     length: int = 1
     quoted: bool = False
     appends: bool = False
     is_part: bool = False
+    line: int = 0
+    column: int = 0
 
     @property
-    def is_glued(self) -> bool:
-        """Whether text looks like a name and a value without the space between."""
-        name, colon, value = self.value.partition(":")
-        return bool(colon and value and not self.quoted and fields.is_path(name))
+    def origin(self) -> Origin:
+        """Where it begins."""
+        return self.start.moved(self.line, self.column)
 
     @property
     def is_null(self) -> bool:
         """Whether it is null, or nothing at all."""
         return self.kind == "scalar" and not self.quoted and self.value in scalars.NULLS
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no value is written."""
+        return self.value == "" and not self.quoted
 
     @property
     def shown(self) -> str:
@@ -95,16 +99,16 @@ class Node:
             return f"'{self.value.shown}'"
         return "a list" if self.kind == "list" else "a mapping"
 
-    def problem(self, what: str, path: str = "", **parts: str) -> Problem:
+    def problem(self, what: str, path: str = "", **more: str) -> Problem:
         """Returns a problem at the place of this node."""
-        return Problem(what, path, origin=self.origin, length=self.length, **parts)
+        return Problem(what, path, origin=self.origin, length=self.length, **more)
 
 
 def node_at(keys: Sequence[fields.Key], mark: Node, node: Node) -> Node:
     """Returns what puts `node` at `keys`, a path that is written at `mark`; all else stays as it is."""
     for key in reversed(keys):
         at = dataclasses.replace(mark, value=key, quoted=True)
-        node = Node("mapping", ((at, node),), node.origin, node.length, is_part=True)
+        node = dataclasses.replace(node, kind="mapping", value=((at, node),), quoted=False, appends=False, is_part=True)
     return node
 
 
@@ -126,16 +130,15 @@ class Reader:
         """Reads YAML that begins at `start`; returns None for an empty document, and after adding a problem."""
         if self.refuses(text, start):
             return None
-        reading = _Reading(start, self.problems, self._size)
+        composer = _Composer(start, self.problems, self._size)
         try:
-            root = _Loader(text).get_single_node()
-            return None if root is None else reading.node(root, root)
+            return composer.node(text)
         except ConfigError as refused:
             self.problems += refused.problems
         except yaml.YAMLError as error:
             self.problems.append(_syntax_problem(text, start, error))
         finally:
-            self._size = reading.size
+            self._size = composer.size
         return None
 
     def refuses(self, text: str, place: Origin) -> bool:
@@ -165,24 +168,24 @@ class Reader:
             self._fail(f"files include each other in a circle: {chain}", named_at, path="base")
             return []
         root = None if text is None else self.text(text, Origin("file", name, 1, 1, text))
-        if root is None or (root.kind == "scalar" and not root.value and not root.quoted):
+        if root is None or root.is_nothing:
             what = "sets nothing: it is empty, or holds only comments"
             self.warnings.append(Problem(what, origin=Origin("file", name)))
             return []
         if root.kind != "mapping":
-            held = "a list" if root.kind == "list" else "one value"
-            self.problems.append(root.problem(f"a configuration file holds fields (name: value), not {held}"))
+            what = "a list" if root.kind == "list" else "one value"
+            self.problems.append(root.problem(f"a configuration file holds fields (name: value), not {what}"))
             return []
         bases = [value for key, value in root.value if key.value == "base"]
-        own = tuple(pair for pair in root.value if pair[0].value != "base" and not pair[0].value.startswith("x-"))
-        found = []
+        set_here = tuple(pair for pair in root.value if pair[0].value != "base" and not pair[0].value.startswith("x-"))
+        layers = []
         for item in (item for value in bases for item in (value.value if value.kind == "list" else [value])):
             if item.kind != "scalar" or not item.value:
                 self.problems.append(item.problem("must be a file or a list of files", "base"))
                 continue
             file = os.path.normpath(os.path.join(os.path.dirname(name), os.path.expanduser(item.value)))
-            found += self.file(file, item.origin, (*_open, path))
-        return [*found, dataclasses.replace(root, value=own)]
+            layers += self.file(file, item.origin, (*_open, path))
+        return [*layers, dataclasses.replace(root, value=set_here)]
 
     def _file_text(self, name: str, named_at: Origin | None) -> str | None:
         self._files += 1
@@ -233,7 +236,7 @@ def whole_text(text: str, name: str) -> Node | None:
 
 def _unmarked(text: str) -> str:
     """Returns a text with our own fields as fields; lines keep their numbers."""
-    return _MARKED.sub(r"\1", text)
+    return _MARKED.sub(r"\1", text) if MARK in text else text
 
 
 def plain_value(node: Node) -> Any:
@@ -265,31 +268,8 @@ def _yaml_of_json(text: str) -> str:
 # Text.
 
 
-class _Loader(*_BASES):  # type: ignore[misc]
-    """PyYAML's own composer, on libyaml's parser if that is there, which refuses depth.
-
-    The composer that is written in C ends the process at 100,000 levels where libyaml is older than 0.2.6.
-    """
-
-    def __init__(self, text: str) -> None:
-        _BASES[-1].__init__(self, text)
-        yaml.composer.Composer.__init__(self)
-        self.depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.depth += 1
-        if self.depth > limits.MAX_DEPTH:
-            raise yaml.composer.ComposerError(None, None, _DEPTH, self.peek_event().start_mark)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-    def resolve(self, kind: type, value: Any, implicit: Any) -> str:
-        return ""  # the type of the field says how its text is read
-
-
-class _Reading:
-    """Turns what PyYAML composes of a text into our nodes.
+class _Composer:
+    """Makes nodes of the events of one text.
 
     Attributes:
       size: of all that was read so far, as `limits.MAX_SIZE` counts it.
@@ -299,77 +279,109 @@ class _Reading:
         self._start = start
         self._problems = problems
         self.size = size
-        self._read: dict[yaml.Node, tuple[Node, int] | None] = {}
-        """Each node with its size, because an alias is the node that it repeats; None while it is being read."""
+        self._anchors: dict[str, tuple[Node, int] | None] = {}
+        """By its name, what aliases repeat, with its size; None while it is being read."""
 
-    def node(self, found: yaml.Node, holder: yaml.Node) -> Node:
-        """Returns a node of PyYAML's as one of ours; `holder` is the one that it is an item of."""
-        if found in self._read:
-            if (known := self._read[found]) is None:
-                raise ConfigError([self._problem("an alias must not contain itself", holder, "remove it")])
-            self._count(known[1], holder)
-            return known[0]
-        self._read[found], before = None, self.size
-        self._count(limits.size(found.value), found)
-        if found.tag not in ("", _APPEND, *_PLAIN_TAGS):
-            fix = "write plain data" if "python" in found.tag else "only !append is allowed"
-            shown = shorten(found.tag.replace(_STANDARD, "!!"))
-            self._problems.append(self._problem(f"the tag {shown} is not allowed in a configuration", found, fix))
-        kind: Literal["scalar", "list", "mapping"] = "scalar"
-        quoted, length = False, _columns(found)
-        if isinstance(found, yaml.ScalarNode):
-            value = found.value
-            is_block = found.style in ("|", ">")
-            quoted = is_block or found.style in ("'", '"')  # plain is '' in libyaml and None in pure Python
-            length = 1 if is_block else length
-        elif isinstance(found, yaml.SequenceNode):
-            kind, value = "list", tuple(self.node(item, found) for item in found.value)
-        else:
-            kind, value = "mapping", tuple(self._pairs(found))
-        node = Node(kind, value, self._place(found), length, quoted, found.tag == _APPEND)
-        self._read[found] = node, self.size - before
+    def node(self, text: str) -> Node | None:
+        """Returns the root of a text; None if it holds nothing.
+
+        Raises:
+          ConfigError: it is too much, or an alias or a second document is wrong.
+          yaml.YAMLError: it is no YAML.
+        """
+        loader = yaml.CSafeLoader(text) if yaml.__with_libyaml__ else yaml.SafeLoader(text)
+        outer: list[tuple[Any, list[Node], int]] = []  # for each open list or mapping: its event, and what was before
+        items: list[Node] = []  # of the innermost one
+        while not isinstance(event := loader.get_event(), yaml.StreamEndEvent):
+            if isinstance(event, yaml.ScalarEvent):
+                size = limits.size(event.value)
+                self._count(size, event)
+                items.append(self._made("scalar", event.value, event, event))
+                if event.anchor:
+                    self._anchors[event.anchor] = items[-1], size
+            elif isinstance(event, yaml.CollectionStartEvent):
+                if len(outer) >= limits.MAX_DEPTH:
+                    raise self._refusal(event, *_TOO_DEEP)
+                outer.append((event, items, self.size))
+                items = []
+                self._count(1, event)
+                self._anchors[event.anchor or ""] = None
+            elif isinstance(event, yaml.CollectionEndEvent):
+                begin, around, before = outer.pop()
+                if isinstance(begin, yaml.SequenceStartEvent):
+                    node = self._made("list", tuple(items), begin, event)
+                else:
+                    node = self._made("mapping", tuple(self._pairs(items)), begin, event)
+                items = around
+                items.append(node)
+                self._anchors[begin.anchor or ""] = node, self.size - before
+            elif isinstance(event, yaml.AliasEvent):
+                items.append(self._repeated(event))
+            elif isinstance(event, yaml.DocumentStartEvent) and items:
+                raise self._refusal(event, "a second document begins here", "remove the '---' line")
+        return items[0] if items else None
+
+    def _made(self, kind: Any, value: Any, event: Any, last: Any) -> Node:
+        """Returns the node that begins with one event and ends with another, or the same."""
+        if event.tag not in _TAGS:
+            fix = "write plain data" if "python" in event.tag else "only !append is allowed"
+            what = f"the tag {shorten(event.tag.replace(_STANDARD, '!!'))} is not allowed in a configuration"
+            self._problems.append(self._problem(event, what, fix))
+        mark, style = event.start_mark, event.style if kind == "scalar" else None
+        length = 1 if style in ("|", ">") else _columns(event, last)
+        quoted = style in ("|", ">", "'", '"')  # plain text has '' in libyaml and None in pure Python
+        return Node(kind, value, self._start, length, quoted, event.tag == _APPEND, False, mark.line, mark.column)
+
+    def _repeated(self, event: Any) -> Node:
+        if event.anchor not in self._anchors:
+            raise self._refusal(event, "nothing before this place has the name of this alias", "define it there")
+        if (repeated := self._anchors[event.anchor]) is None:
+            raise self._refusal(event, "an alias must not contain itself", "remove it")
+        node, size = repeated
+        self._count(size, event)
         return node
 
-    def _count(self, size: int, found: yaml.Node) -> None:
+    def _count(self, size: int, event: Any) -> None:
         self.size += size
         if self.size > limits.MAX_SIZE:
             what = f"here the configuration exceeds {limits.MAX_SIZE} values, those that aliases repeat included"
-            raise ConfigError([self._problem(what, found, "put large tables into files of their own")])
+            raise self._refusal(event, what, "put large tables into files of their own")
 
-    def _place(self, found: yaml.Node) -> Origin:
-        return self._start.moved(found.start_mark.line, found.start_mark.column)
+    def _refusal(self, event: Any, what: str, fix: str) -> ConfigError:
+        return ConfigError([self._problem(event, what, fix)])
 
-    def _problem(self, what: str, found: yaml.Node, fix: str) -> Problem:
-        return Problem(what, origin=self._place(found), length=_columns(found), fix=fix)
+    def _problem(self, event: Any, what: str, fix: str) -> Problem:
+        origin = self._start.moved(event.start_mark.line, event.start_mark.column)
+        return Problem(what, origin=origin, length=_columns(event, event), fix=fix)
 
-    def _pairs(self, found: yaml.Node) -> Iterator[tuple[Node, Node]]:
+    def _pairs(self, items: list[Node]) -> Iterator[tuple[Node, Node]]:
+        """Yields the fields of a mapping; those that `<<` merges come first, and give way to the others."""
         merged: dict[str, tuple[Node, Node]] = {}
-        own: dict[str, tuple[Node, Node]] = {}
-        for key, item in ((self.node(key, found), self.node(item, found)) for key, item in found.value):
+        written: dict[str, tuple[Node, Node]] = {}
+        for key, item in zip(items[::2], items[1::2], strict=True):
             if key.kind != "scalar":
                 self._problems.append(key.problem("a field name must be one word"))
             elif key.value == "<<" and not key.quoted:
-                for part in item.value if item.kind == "list" else [item]:
-                    if part.kind != "mapping":
-                        self._problems.append(Problem("'<<' takes a section or a list of sections", origin=part.origin))
+                for section in item.value if item.kind == "list" else [item]:
+                    if section.kind != "mapping":
+                        self._problems.append(section.problem("'<<' takes a section or a list of sections"))
                     else:
-                        for name, pair in ((pair[0].value, pair) for pair in part.value):
-                            merged.setdefault(name, pair)
-            elif key.value in own:
-                first = own[key.value][0].origin.line
+                        merged = {pair[0].value: pair for pair in section.value} | merged
+            elif key.value in written:
+                first = written[key.value][0].origin.line
                 what = f"'{shorten(key.value)}' appears twice in one section, first on line {first}"
                 self._problems.append(key.problem(what, fix="keep one"))
             else:
-                if item.value == "" and not item.quoted:  # it ends on another line
-                    item = dataclasses.replace(item, origin=key.origin, length=key.length)
-                own[key.value] = key, item
-        yield from (pair for name, pair in merged.items() if name not in own)
-        yield from own.values()
+                if item.is_nothing:  # it ends on another line
+                    item = dataclasses.replace(item, line=key.line, column=key.column, length=key.length)
+                written[key.value] = key, item
+        yield from (pair for name, pair in merged.items() if name not in written)
+        yield from written.values()
 
 
-def _columns(found: yaml.Node) -> int:
-    """Returns the columns of a node; rendering stops at the line's end."""
-    start, end = found.start_mark, found.end_mark
+def _columns(event: Any, last: Any) -> int:
+    """Returns the columns from an event to the end of the last one; rendering stops at the line's end."""
+    start, end = event.start_mark, last.end_mark
     return end.column - start.column if end.line == start.line else 200
 
 

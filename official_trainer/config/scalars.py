@@ -8,6 +8,7 @@ that accept any value, which follow YAML 1.2.
 from __future__ import annotations
 
 import decimal
+import functools
 import math
 import re
 import typing
@@ -125,6 +126,7 @@ def _choice(text: str, options: tuple[Any, ...], quoted: bool) -> Any:
     raise MisreadError("not one of the choices", allowed=", ".join(names), near=best_match(text, names))
 
 
+@functools.lru_cache(maxsize=1000)  # the same words stand in the files of many runs
 def _untyped(text: str, quoted: bool) -> Any:
     """Reads as YAML 1.2's core schema does."""
     if quoted:

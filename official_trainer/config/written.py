@@ -29,16 +29,16 @@ def fields_of(text: str) -> tuple[dict[str, Any], dict[str, str]]:
     values, comments = {}, {}
     for path, line, node in _leaves(root, "") if root is not None and root.kind == "mapping" else ():
         values[path] = plain_value(node)
-        if said := comment(lines[line - 1]):
+        if said := comment(lines[line]):
             comments[path] = said
     return values, comments
 
 
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, int, Node]]:
-    """Yields the path of each value in a mapping or a list, the line on which its name or else it begins, and it."""
+    """Yields the path of each value in a mapping or a list, the number of its line from 0, and its node."""
     pairs = node.value if node.kind == "mapping" else enumerate(node.value)
     for key, item in pairs:
-        name, line = (key, item.origin.line) if isinstance(key, int) else (key.value, key.origin.line)
+        name, line = (key, item.line) if isinstance(key, int) else (key.value, key.line)
         inside = fields.join(path, name)
         is_list_of_sections = item.kind == "list" and any(inner.kind == "mapping" for inner in item.value)
         if (item.kind == "mapping" and item.value) or is_list_of_sections:

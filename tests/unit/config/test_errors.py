@@ -1,7 +1,6 @@
 """N7: what is said about bad input: place, path, value, what is allowed, nearest match, fix; all at once."""
 
 import dataclasses
-import runpy
 import textwrap
 from typing import Literal
 
@@ -20,7 +19,6 @@ from official_trainer.config import (
     RuntimeConfig,
     TaskConfig,
     TrainerConfig,
-    reading,
     resolve,
 )
 from official_trainer.errors import ExitCode, UserError, first_line
@@ -420,8 +418,6 @@ def test_nearest(word, first):
 def test_without_the_c_library_the_answers_are_the_same(write, monkeypatch):
     """N7, N34: PyYAML's own reader marks plain text differently; nothing may depend on it."""
     monkeypatch.setattr(yaml, "__with_libyaml__", False)
-    without = runpy.run_path(reading.__file__)
-    monkeypatch.setattr(reading, "_Loader", without["_Loader"])
     assert "nested more than 64 levels deep" in problems(config_files=[write("a: " + "[" * 10_000)])[0]
     file = write("task: {model: {text: 1e-4, integer: '1', filters: [1, x], word: |\n  adam}}\n", "bad.yaml")
     assert "YAML" in problems(config_files=[file])[0]

@@ -142,8 +142,11 @@ def test_append():
         ("task.model.window+=1", "task.model.window: must be a list of 2 items (an integer, a number), got 3 items"),
         ("task.model.filters=1,2", "must be a list of integers at least 1, got '1,2'; write [1,2]"),
         ("task.model.filters=[1", "must be a list of integers at least 1, got '[1'"),
-        ("task.model.weights={a:1}", "task.model.weights.a: 'a:1' is a name without a value; put a space after ':'"),
-        ("trainer={train_steps:1}", "trainer.train_steps: 'train_steps:1' is a name without a value"),
+        ("task.model.weights={a:1}", "task.model.weights.'a:1': must be a number, got nothing"),
+        (
+            "trainer={train_steps:1}",
+            "trainer.'train_steps:1': unknown field of TrainerConfig; did you mean 'train_steps'?",
+        ),
         ("task.model.weights.a=x", "task.model.weights.a: must be a number, got 'x'"),
         ("task.model.filters[0]=x", "task.model.filters[0]: must be an integer, got 'x'"),
         ("task.model.weights={a: *x}", "--set: nothing before this place has the name of this alias; define it there"),
