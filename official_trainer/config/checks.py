@@ -6,7 +6,7 @@ Does not own: single values; `decode.py` has refused wrong text, `values.py` wro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from official_trainer.config import fields, limits, values
@@ -17,34 +17,36 @@ from official_trainer.config.provenance import Trail, around, is_inside
 from official_trainer.config.text import parts
 
 
-def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Problem]:
-    """Yields the `problems()` of every section in force, except for fields that are already in `known`."""
-    bad = {problem.path for problem in known}
-    bad |= {_sibling(problem.path, problem.near) for problem in known if problem.near}
+def rules(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator[Problem]:
+    """Yields the `problems()` of every section in force, except for fields that are already in `problems`."""
+    bad = {problem.path for problem in problems}
+    bad |= {fields.join(problem.path.rpartition(".")[0], problem.near) for problem in problems if problem.near}
     for path, section in sections_in_force(config):
         try:
-            found = list(section.problems())
+            said = list(section.problems())
         except (TypeError, ValueError, AttributeError):
             if not bad:
                 raise
-            continue  # a value of another type, which is known; those of Python code may be of any
-        for name, text in found:
-            place = f"{path}.{name}" if path else name
-            if place in bad or any(_sibling(place, word) in bad for word in _words(text)):
+            continue  # a value of another type, which is reported; those of Python code may be of any
+        for field, what, *others in said:
+            wrong, *involved = (f"{path}.{name}" if path else name for name in (field, *others))
+            if bad.intersection([wrong, *involved]):
                 continue  # follows from a value that could not be read
-            cause, own = _cause(section, path, place, text, trail), trail.origin(place)
-            if own.kind == "experiment" and cause["origin"] != own:
-                text = f"{text} ({name} is set by {own.brief})"
-            yield Problem(text, place, **cause)
+            is_required = isinstance(section, Component) or "." in field  # and may be missing in what the user wrote
+            inside = [touched for touched in trail.touched() if is_inside(touched, wrong.rpartition(".")[0])]
+            origin, cause = trail.origin(wrong), _cause([wrong, *involved, *(inside if is_required else [])], trail)
+            if origin.kind == "experiment" and cause["origin"] != origin:
+                what = f"{what} ({field} is set by {origin.brief})"
+            yield Problem(what, wrong, **cause)
 
 
-def unused(config: Config, trail: Trail, known: list[Problem], *, is_allowed: bool = False) -> Iterator[Problem]:
+def unused(config: Config, trail: Trail, problems: Sequence[Problem], *, is_allowed: bool = False) -> Iterator[Problem]:
     """Yields a problem for each branch of a one-of that a file or a flag has set and `type` does not select.
 
-    Skips one-ofs whose `type` could not be read, which is in `known`. With `is_allowed`, it yields those that are for a
-    warning: of a lenient one-of, and where a later file or flag has chosen another branch; otherwise only the others.
+    Skips one-ofs whose `type` could not be read, which is in `problems`. With `is_allowed`, it yields those that are
+    for a warning: of a lenient one-of, and where a later file or flag has chosen another branch; else only the others.
     """
-    bad = {problem.path for problem in known}
+    bad = {problem.path for problem in problems}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
     holders = {place for path in touched for place in around(path)}
     for path, section in sections_in_force(config):
@@ -94,10 +96,10 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
     yield from unused(config, trail, [], is_allowed=True)
     first = {place: path for path in reversed(trail.touched()) for place in around(path)}
     for path, section in sections_in_force(config):
-        for name, text in section.ignored():
-            inside = first.get(place := fields.join(path, name))
-            if inside is not None and trail.origin(inside).by_user:
-                yield Problem(text, place, **_spot(trail.origin(inside)))
+        for name, what, *_ in section.ignored():
+            setter = first.get(ignored := fields.join(path, name))
+            if setter is not None and trail.origin(setter).by_user:
+                yield Problem(what, ignored, **_spot(trail.origin(setter)))
     undeclared: list[Problem] = []  # only Model Garden's sections allow them
     values.normalise(config, type(config), "", undeclared.append)
     for problem in undeclared:
@@ -118,18 +120,10 @@ def sections_in_force(config: Config) -> Iterator[tuple[str, Config]]:
     yield from ((path, part) for path, part in fields.in_force(config) if fields.is_section(part))
 
 
-def _cause(section: Config, path: str, place: str, text: str, trail: Trail) -> dict[str, Any]:
-    """Returns the origin of the field, or of another field that the message names if only that was set by the user."""
-    origin = trail.origin(place)
-    names = [word.rpartition(".")[2] for word in _words(text)]
-    names += ["type"] if isinstance(section, Component) else []  # of a field that it needs, and that is not set
-    others = [fields.join(path, name) for name in names if name in fields.hints(type(section))]
-    entry = place.rpartition(".")[0]
-    if entry != path:  # a part of the section: whatever has made it
-        others = [each for each in trail.touched() if is_inside(each, entry)] + others
-    for other in [] if origin.by_user else others:
-        if trail.origin(other).by_user:
-            return _spot(trail.origin(other))
+def _cause(paths: Iterable[str], trail: Trail) -> dict[str, Any]:
+    """Returns the place of the first of these fields that the user set, or else that of the first field."""
+    origins = [trail.origin(path) for path in paths]
+    origin = next((origin for origin in origins if origin.by_user), origins[0])
     return {} if origin.kind == "default" else _spot(origin)
 
 
@@ -141,12 +135,3 @@ def _spot(origin: Origin) -> dict[str, Any]:
     rest = lines[origin.line - 1][origin.column - 1 :]
     stop = next((i for i, c in enumerate(rest) if c in " ,;#]}\t"), len(rest))
     return {"origin": origin, "length": max(1, stop)}
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip(".,;:(){}'`=").partition("=")[0] for word in text.split()]
-
-
-def _sibling(path: str, name: str) -> str:
-    around, dot, _ = path.rpartition(".")
-    return f"{around}{dot}{name}"

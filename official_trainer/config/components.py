@@ -246,7 +246,7 @@ class SourceConfig(Component):
         """
         found: list[Problem] = []
         values.normalise(self, type(self), "source", found.append)
-        if problems := found or [Problem(text, f"source.{name}") for name, text in self.problems()]:
+        if problems := found or [Problem(text, f"source.{name}") for name, text, *_ in self.problems()]:
             raise ConfigError(problems)
 
 

@@ -94,11 +94,15 @@ class Config:
         """Whether Model Garden's class takes the value of a field neither as it is nor at all."""
         return name in self.OURS
 
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields `(field, what is wrong and how to correct it)` for rules that a type cannot express."""
+    def problems(self) -> Iterator[tuple[str, ...]]:
+        """Yields `(field, what is wrong and how to correct it)` for rules that a type cannot express.
+
+        A rule about several fields yields the others behind these two: where the user has set only one of them, the
+        message shows its line. Where one of them could not be read, there is no message.
+        """
         yield from ()
 
-    def ignored(self) -> Iterator[tuple[str, str]]:
+    def ignored(self) -> Iterator[tuple[str, ...]]:
         """Yields `(field, message)` for fields that may be set but have no effect; for warnings."""
         yield from ()
 

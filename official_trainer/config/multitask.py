@@ -53,7 +53,7 @@ class TaskRoutine(Config):
         """What the task is called."""
         return self.task_name
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         if not self.name:
             yield "task_name", "is not set; name the task"
         if any(mark in self.name for mark in "|/"):
@@ -93,7 +93,7 @@ class MultiTaskConfig(Config):
     model: OfVariables[Config] = Config()
     task_routines: OfVariables[tuple[TaskRoutine, ...]] = ()
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         if not self.task_routines:
             yield "task_routines", "names no task; add at least one TaskRoutine"
         yield from named_twice("task_routines", self.task_routines)
@@ -125,9 +125,10 @@ class AnnealingSampleConfig(Config):
     steps_per_epoch: Positive = 5
     total_steps: Positive = 20
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         if self.total_steps <= self.steps_per_epoch:
-            yield "total_steps", f"must be more than steps_per_epoch={self.steps_per_epoch}: there is one epoch only"
+            what = f"must be more than steps_per_epoch={self.steps_per_epoch}: there is one epoch only"
+            yield "total_steps", what, "steps_per_epoch"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,12 +171,14 @@ class MultiTaskTrainerConfig(TrainerConfig):
     trainer_type: Guarded[Literal["interleaving", "joint"]] = "interleaving"
     task_sampler: Guarded[TaskSamplingConfig] = TaskSamplingConfig()
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         yield from super().problems()
         if self.trainer_type == "interleaving" and not self.task_sampler.type:
-            yield "task_sampler.type", "is not set, and trainer_type=interleaving needs one, for example uniform"
+            what = "is not set, and trainer_type=interleaving needs one, for example uniform"
+            yield "task_sampler.type", what, "trainer_type"
         if self.trainer_type == "joint" and self.task_sampler != TaskSamplingConfig():
-            yield "task_sampler", "has no effect with trainer_type=joint; leave it out, or set that to interleaving"
+            what = "has no effect with trainer_type=joint; leave it out, or set that to interleaving"
+            yield "task_sampler", what, "trainer_type"
         if self.train_epochs is not None:
             yield "train_epochs", "is undefined for several tasks, each with its own epochs; set train_steps"
 
@@ -209,7 +212,7 @@ class MultiTaskExperimentConfig(ExperimentConfig):
             for number, routine in enumerate(self.task.task_routines):
                 yield f"task.task_routines[{number}].task_config", routine.task_config
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         yield from super().problems()
         for path, task in self.tasks():
             if task.train_data.enable_tf_data_service:
@@ -217,7 +220,7 @@ class MultiTaskExperimentConfig(ExperimentConfig):
                 yield f"{path}.train_data.enable_tf_data_service", what
         if self.runtime.distribution_strategy == "tpu" and self.trainer.trainer_type == "interleaving":
             what = "interleaving has batches of several shapes, and a TPU accepts only one; set it to joint"
-            yield "trainer.trainer_type", what
+            yield "trainer.trainer_type", what, "runtime.distribution_strategy"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,12 +243,12 @@ class MultiEvalExperimentConfig(ExperimentConfig):
 
     eval_tasks: Safe[tuple[TaskRoutine, ...]] = ()
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         yield from super().problems()
         yield from named_twice("eval_tasks", self.eval_tasks)
 
 
-def named_twice(field: str, routines: Sequence[Any]) -> Iterator[tuple[str, str]]:
+def named_twice(field: str, routines: Sequence[Any]) -> Iterator[tuple[str, ...]]:
     """Yields the field and a message for each task in a list that has the `name` of an earlier one."""
     names = [routine.name for routine in routines]
     for number, name in enumerate(names):

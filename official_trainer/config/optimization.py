@@ -38,10 +38,10 @@ class BaseOptimizerConfig(Config):
     global_clipnorm: PositiveFloat | None = None
     name: str = ""
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         chosen = [n for n in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, n) is not None]
         if len(chosen) > 1:
-            yield chosen[-1], f"cannot be combined with {' and '.join(chosen[:-1])}; keep one"
+            yield chosen[-1], f"cannot be combined with {' and '.join(chosen[:-1])}; keep one", *chosen[:-1]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,14 +239,15 @@ class StepwiseLrConfig(ScheduleConfig):
     values: tuple[float, ...] | None = None
     offset: int = 0
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         if self.boundaries is None or self.values is None:
             return
         if list(self.boundaries) != sorted(set(self.boundaries)):
             yield "boundaries", f"must rise, got {list(self.boundaries)}"
         needed, number = len(self.boundaries) + self.EXTRA_VALUES, len(self.boundaries)
         if len(self.values) != needed:
-            yield "values", f"must hold {needed} rates for {number} boundaries, got {len(self.values)}"
+            what = f"must hold {needed} rates for {number} boundaries, got {len(self.values)}"
+            yield "values", what, "boundaries"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -403,12 +404,13 @@ class LrConfig(OneOf):
     power_with_offset: PowerDecayWithOffsetLrConfig = PowerDecayWithOffsetLrConfig()
     step_cosine_with_offset: StepCosineLrConfig = StepCosineLrConfig()
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         section, length = self.get(), self._length()
         for field in dataclasses.fields(section) if section is not None else ():
             if getattr(section, field.name) is None and field.name != "staircase":
                 other = ", or else trainer.train_steps, which it follows" if field.name == length else ""
-                yield f"{self.type}.{field.name}", f"must be set when learning_rate.type is {self.type}{other}"
+                what = f"must be set when learning_rate.type is {self.type}{other}"
+                yield f"{self.type}.{field.name}", what, "type"
 
     def follows(self, path: str) -> Iterator[tuple[str, str, str]]:
         if (length := self._length()) and getattr(section := self.get(), length) is None:
@@ -466,9 +468,9 @@ class WarmupConfig(OneOf):
     linear: LinearWarmupConfig = LinearWarmupConfig()
     polynomial: PolynomialWarmupConfig = PolynomialWarmupConfig()
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         if self.type is not None and self.get().warmup_steps is None:
-            yield f"{self.type}.warmup_steps", f"must be set when warmup.type is {self.type}"
+            yield f"{self.type}.warmup_steps", f"must be set when warmup.type is {self.type}", "type"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

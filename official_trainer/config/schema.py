@@ -96,16 +96,17 @@ class DataConfig(Config):
     tf_data_service_address: Safe[str | None] = None
     tf_data_service_job_name: Safe[str | None] = None
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         if self.enable_tf_data_service and not self.tf_data_service_address:
-            yield "tf_data_service_address", "is needed with enable_tf_data_service: grpc://host:port of the dispatcher"
+            what = "is needed with enable_tf_data_service: grpc://host:port of the dispatcher"
+            yield "tf_data_service_address", what, "enable_tf_data_service"
         if self.input_path and self.tfds_name:
-            yield "tfds_name", "cannot be set together with input_path; keep one of the two"
+            yield "tfds_name", "cannot be set together with input_path; keep one of the two", "input_path"
         if self.source is not None and (self.input_path or self.tfds_name):
             other = "input_path" if self.input_path else "tfds_name"
-            yield "source", f"cannot be set together with {other}; keep one of the two"
+            yield "source", f"cannot be set together with {other}; keep one of the two", other
         if self.tfds_name and not self.tfds_split:
-            yield "tfds_split", "is needed with tfds_name, for example tfds_split: train"
+            yield "tfds_split", "is needed with tfds_name, for example tfds_split: train", "tfds_name"
         if self.tfds_split and not self.tfds_name:
             yield "tfds_split", "has no effect without tfds_name"
 
@@ -289,10 +290,11 @@ class TrainerConfig(Config):
     actions: Safe[tuple[ActionConfig, ...]] = ()
     trackers: Safe[tuple[TrackerConfig, ...]] = ()
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         if self.train_epochs is not None and self.train_steps:
             what = f"cannot be set together with train_steps={self.train_steps}"
-            yield "train_epochs", f"{what}; set train_epochs=null to count steps, or train_steps=0 to count epochs"
+            what += "; set train_epochs=null to count steps, or train_steps=0 to count epochs"
+            yield "train_epochs", what, "train_steps"
         if self.validation_steps == 0:
             yield "validation_steps", "must be -1 (all data) or at least 1"
         if self.recovery_learning_rate_scale > 1:
@@ -304,33 +306,41 @@ class TrainerConfig(Config):
                 "keep_checkpoint_every_n_steps",
                 f"is {forever}, which is not a multiple of checkpoint_interval={interval}, so most of these steps have "
                 f"no checkpoint; for example {near}",
+                "checkpoint_interval",
             )
         if self.train_tf_while_loop and not self.train_tf_function:
-            yield "train_tf_while_loop", "needs train_tf_function; set train_tf_while_loop=false too"
+            yield (
+                "train_tf_while_loop",
+                "needs train_tf_function; set train_tf_while_loop=false too",
+                "train_tf_function",
+            )
         if self.eval_tf_while_loop and not self.eval_tf_function:
-            yield "eval_tf_while_loop", "needs eval_tf_function; set eval_tf_while_loop=false too"
+            yield "eval_tf_while_loop", "needs eval_tf_function; set eval_tf_while_loop=false too", "eval_tf_function"
         names: set[str] = set()
         for index, name in enumerate(action.name or action.type for action in self.actions):
             if name in names:
                 yield f"actions[{index}]", f"is the second action called {name}; give one of them another name"
             names.add(name)
         if self.export.checkpoint == "best" and not self.best_checkpoint_eval_metric:
-            yield "export.checkpoint", "is 'best', and no best checkpoint is kept; set best_checkpoint_eval_metric"
+            what = "is 'best', and no best checkpoint is kept; set best_checkpoint_eval_metric"
+            yield "export.checkpoint", what, "best_checkpoint_eval_metric"
         yield from self._folder_problems()
 
-    def _folder_problems(self) -> Iterator[tuple[str, str]]:
+    def _folder_problems(self) -> Iterator[tuple[str, ...]]:
         """Yields folders outside of the run directory, those of other parts, and one folder for two fields."""
         best, validation = self.best_checkpoint_export_subdir, self.validation_summary_subdir
         if best:
             if problem := folder_problem(best, own="best"):
                 yield "best_checkpoint_export_subdir", problem
         elif self.best_checkpoint_eval_metric:
-            yield "best_checkpoint_export_subdir", "must name a folder when best_checkpoint_eval_metric is set"
+            what = "must name a folder when best_checkpoint_eval_metric is set"
+            yield "best_checkpoint_export_subdir", what, "best_checkpoint_eval_metric"
         if problem := folder_problem(validation, own="validation"):
             yield "validation_summary_subdir", problem
         taken = {(False, best): "best_checkpoint_export_subdir"} if self.best_checkpoint_eval_metric else {}
         if validation == best:
-            yield "validation_summary_subdir", f"is {best!r}, like best_checkpoint_export_subdir; set another"
+            what = f"is {best!r}, like best_checkpoint_export_subdir; set another"
+            yield "validation_summary_subdir", what, "best_checkpoint_export_subdir"
         for index, action in enumerate(self.actions):
             if not hasattr(action, "max_to_keep") or (directory := getattr(action, "directory", None)) is None:
                 continue
@@ -411,39 +421,41 @@ class RuntimeConfig(Config):
     stall_startup_seconds: Safe[PositiveFloat] = 3600.0
     tpu: Safe[str | None] = None
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         yield from self.idle()
         if self.enable_xla and self.run_eagerly:
-            yield "enable_xla", "cannot be combined with run_eagerly; set one of the two to false"
-        strategy = self.distribution_strategy
+            yield "enable_xla", "cannot be combined with run_eagerly; set one of the two to false", "run_eagerly"
+        strategy, chosen = self.distribution_strategy, "distribution_strategy"
         if self.all_reduce_alg is not None and strategy not in _ALL_REDUCING[self.all_reduce_alg]:
-            yield "all_reduce_alg", f"{self.all_reduce_alg} has no effect with distribution_strategy={strategy}"
+            yield "all_reduce_alg", f"{self.all_reduce_alg} has no effect with {chosen}={strategy}", chosen
         if self.worker_hosts is not None and strategy not in ("multi_worker_mirrored", "auto"):
-            yield "worker_hosts", f"has no effect with distribution_strategy={strategy}"
+            yield "worker_hosts", f"has no effect with {chosen}={strategy}", chosen
         if (self.worker_hosts is None) != (self.task_index is None):
-            yield "task_index", "worker_hosts and task_index belong together: set both, or neither"
+            yield "task_index", "worker_hosts and task_index belong together: set both, or neither", "worker_hosts"
         if self.num_packs > 1 and strategy not in ("mirrored", "auto"):
-            yield "num_packs", f"has no effect with distribution_strategy={strategy}; leave it at 1"
+            yield "num_packs", f"has no effect with {chosen}={strategy}; leave it at 1", chosen
         if strategy in ("off", "one_device") and (self.num_gpus or 0) > 1:
-            yield "num_gpus", f"distribution_strategy={strategy} uses one device; set it to 1, or that to mirrored"
+            yield "num_gpus", f"{chosen}={strategy} uses one device; set it to 1, or that to mirrored", chosen
         if strategy == "tpu" and self.mixed_precision_dtype == "float16":
-            yield "mixed_precision_dtype", "TPUs compute in bfloat16 and float32, not in float16; use bfloat16"
+            what = "TPUs compute in bfloat16 and float32, not in float16; use bfloat16"
+            yield "mixed_precision_dtype", what, chosen
         if strategy == "tpu" and self.run_eagerly:
-            yield "run_eagerly", "TPUs run traced steps only; set it to false, or debug on a CPU"
+            yield "run_eagerly", "TPUs run traced steps only; set it to false, or debug on a CPU", chosen
 
-    def idle(self) -> Iterator[tuple[str, str]]:
+    def idle(self) -> Iterator[tuple[str, ...]]:
         """Yields fields that have no effect with the other values; warnings in Model Garden's experiments."""
         if self.loss_scale is not None and self.mixed_precision_dtype != "float16":
-            yield "loss_scale", "has no effect unless mixed_precision_dtype is float16"
-        if self.tpu and self.distribution_strategy not in ("tpu", "auto"):
-            yield "tpu", f"has no effect with distribution_strategy={self.distribution_strategy}; set that to tpu"
-        here = "has no effect with distribution_strategy=tpu"
-        if self.distribution_strategy == "tpu" and self.num_gpus:
-            yield "num_gpus", f"{here}; leave it out"
-        if self.distribution_strategy == "tpu" and self.num_logical_cpus is not None:
-            yield "num_logical_cpus", f"{here}; leave it out"
-        if self.distribution_strategy == "tpu" and self.enable_xla:
-            yield "enable_xla", f"{here}, where XLA compiles every step; leave it out"
+            yield "loss_scale", "has no effect unless mixed_precision_dtype is float16", "mixed_precision_dtype"
+        strategy, chosen = self.distribution_strategy, "distribution_strategy"
+        if self.tpu and strategy not in ("tpu", "auto"):
+            yield "tpu", f"has no effect with {chosen}={strategy}; set that to tpu", chosen
+        on_tpu = f"has no effect with {chosen}=tpu"
+        if strategy == "tpu" and self.num_gpus:
+            yield "num_gpus", f"{on_tpu}; leave it out", chosen
+        if strategy == "tpu" and self.num_logical_cpus is not None:
+            yield "num_logical_cpus", f"{on_tpu}; leave it out", chosen
+        if strategy == "tpu" and self.enable_xla:
+            yield "enable_xla", f"{on_tpu}, where XLA compiles every step; leave it out", chosen
 
 
 _ALL_REDUCING = {
@@ -482,20 +494,22 @@ class ExperimentConfig(Config):
         if isinstance(self.task, TaskConfig):  # another class is reported elsewhere
             yield "task", self.task
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         for path, task in self.tasks():
             yield from self._problems_of_data(path, task)
         if self.runtime.distribution_strategy == "tpu":
             for name in ("train_tf_function", "eval_tf_function"):
                 if not getattr(self.trainer, name):
-                    yield f"trainer.{name}", "TPUs run traced steps only; leave it on, or debug on a CPU"
+                    what = "TPUs run traced steps only; leave it on, or debug on a CPU"
+                    yield f"trainer.{name}", what, "runtime.distribution_strategy"
 
-    def _problems_of_data(self, path: str, task: TaskConfig) -> Iterator[tuple[str, str]]:
+    def _problems_of_data(self, path: str, task: TaskConfig) -> Iterator[tuple[str, ...]]:
         partial = getattr(task.train_data, "drop_remainder", None) is False
         accumulates = self.trainer.gradient_accumulation_steps > 1
         if partial and (accumulates or self.runtime.distribution_strategy == "tpu"):
-            why = "trainer.gradient_accumulation_steps" if accumulates else "runtime.distribution_strategy=tpu"
-            yield f"{path}.train_data.drop_remainder", f"{why} needs batches that are all of one size; remove it"
+            cause = "trainer.gradient_accumulation_steps" if accumulates else "runtime.distribution_strategy"
+            what = f"{cause}{'' if accumulates else '=tpu'} needs batches that are all of one size; remove it"
+            yield f"{path}.train_data.drop_remainder", what, cause
         service = "enable_tf_data_service"
         if task.validation_data.enable_tf_data_service:
             what = "is for training data only: a service may lose examples of an evaluation; remove it here"
@@ -503,5 +517,6 @@ class ExperimentConfig(Config):
         trainer = self.trainer
         is_repeated = trainer.recovery_max_trials > 0 and trainer.recovery_data == "skip_batch"
         if task.train_data.enable_tf_data_service and is_repeated:
-            what = f"skip_batch needs batches in a fixed order, which {path}.train_data.{service} does not have"
-            yield "trainer.recovery_data", f"{what}; set it to skip"
+            cause = f"{path}.train_data.{service}"
+            what = f"skip_batch needs batches in a fixed order, which {cause} does not have; set it to skip"
+            yield "trainer.recovery_data", what, cause

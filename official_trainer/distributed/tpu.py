@@ -61,7 +61,7 @@ def build_strategy(runtime: Any, cluster: Cluster | None = None) -> tf.distribut
     Raises:
       TPUError: there is no such TPU, it does not answer, or the runtime section asks for what TPUs cannot do.
     """
-    for name, problem in runtime.replace(distribution_strategy="tpu").problems():
+    for name, problem, *_ in runtime.replace(distribution_strategy="tpu").problems():
         raise TPUError(f"runtime.{name}: {problem}")
     named = address(runtime)
     where = named or LOCAL

@@ -49,7 +49,7 @@ class GardenExperiment(ExperimentConfig):
     RESTRICTIONS: ClassVar[tuple[str, ...]] = ()
     MODULE: ClassVar[str] = ""
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         yield from super().problems()
         # A choice that is not selected has no say: it builds nothing, and the params.yaml of a run leaves it out.
         values = dict(fields.in_force(self)) if self.RESTRICTIONS else {}
@@ -79,7 +79,7 @@ class _Shared(Config):
     def is_only_ours(self, name: str) -> bool:
         return super().is_only_ours(name) or (name in self.SET_THERE and getattr(self, name) is None)
 
-    def ignored(self) -> Iterator[tuple[str, str]]:
+    def ignored(self) -> Iterator[tuple[str, ...]]:
         for name in self.NOT_OURS:
             if name != "optimizer_config" and self._is_changed(name):
                 yield name, _ALWAYS_SO.get(name, "has no effect, here and in Model Garden's own Trainer")
@@ -102,11 +102,11 @@ class GardenRuntime(_Shared, RuntimeConfig):
         is_auto = name == "distribution_strategy" and self.distribution_strategy == "auto"
         return is_auto or super().is_only_ours(name)
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         idle = list(self.idle())
         yield from (problem for problem in super().problems() if problem not in idle)
 
-    def ignored(self) -> Iterator[tuple[str, str]]:
+    def ignored(self) -> Iterator[tuple[str, ...]]:
         yield from super().ignored()
         yield from self.idle()
 
@@ -123,7 +123,7 @@ class GardenRoutine(GardenSection):
         routine: Any = self
         return routine.task_name or getattr(routine.task_config, "name", None) or ""
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         routine: Any = self
         if routine.task_config is None:
             yield "task_config", "is not set; add the section of the task"
@@ -142,7 +142,7 @@ def _nulls(field: str, routines: Any) -> list[tuple[str, str]]:
 class GardenMultiTaskConfig(GardenSection):
     """Several tasks of Model Garden that share a model."""
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         section: Any = self
         yield from _nulls("task_routines", section.task_routines) or MultiTaskConfig.problems(section)
 
@@ -150,7 +150,7 @@ class GardenMultiTaskConfig(GardenSection):
 class GardenAnnealing(GardenSection):
     """Model Garden's section for sampling tasks more and more evenly."""
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         section: Any = self
         values = {name: getattr(section, name) for name in ("steps_per_epoch", "total_steps")}
         wrong = {name: value for name, value in values.items() if value is None or value < 1}
@@ -163,14 +163,14 @@ class GardenAnnealing(GardenSection):
 class GardenMultiTaskTrainer(_Shared, MultiTaskTrainerConfig):
     """The trainer section of an experiment with several tasks; a sampler with `joint` is a warning, not an error."""
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         yield from (problem for problem in super().problems() if problem[0] != "task_sampler")
         chosen = self.task_sampler.type or "type"
         for path, value in fields.walk(getattr(self.task_sampler, chosen), f"task_sampler.{chosen}"):
             if value is None and chosen != "type":  # our own code reads these values
                 yield path, "is null; set a value, or remove it to keep the default"
 
-    def ignored(self) -> Iterator[tuple[str, str]]:
+    def ignored(self) -> Iterator[tuple[str, ...]]:
         yield from super().ignored()
         if self.trainer_type == "joint" and self._is_changed("task_sampler"):
             yield "task_sampler", "has no effect with trainer_type=joint"
@@ -180,7 +180,7 @@ class GardenMultiTaskTrainer(_Shared, MultiTaskTrainerConfig):
 class GardenMultiTask(GardenExperiment, MultiTaskExperimentConfig):
     """An experiment of Model Garden that trains several tasks together."""
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         task: Any = self.task
         yield from super().problems()
         for number, routine in enumerate(task.task_routines or ()):
@@ -196,7 +196,7 @@ class GardenMultiEval(GardenExperiment):
 
     READ_AS_GARDEN = frozenset({"eval_tasks"})
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         experiment: Any = self
         yield from super().problems()
         yield from _nulls("eval_tasks", experiment.eval_tasks) or named_twice("eval_tasks", experiment.eval_tasks)

@@ -1,8 +1,10 @@
 """N7: the rules that the schema's own sections add to the types of their fields."""
 
+import dataclasses
+
 import pytest
 
-from official_trainer.config import ConfigError, ExperimentConfig, TrainerConfig, resolve
+from official_trainer.config import Config, ConfigError, ExperimentConfig, TrainerConfig, resolve
 from tests.support.config.sample import problems, resolved
 
 OPTIMIZATION = "trainer.optimizer_config"
@@ -97,3 +99,27 @@ def test_steps_of_the_command_line_and_epochs_of_the_code():
     )
     found = resolve(base, experiment="digits", sets=["trainer.train_steps=400", "trainer.train_epochs=null"])
     assert found.config.trainer.train_steps == 400
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Halves(Config):
+    left: int = 1
+    right: int = 1
+
+    def problems(self):
+        if self.left != self.right:
+            yield "right", "must be as long as the other half", "left"
+
+
+def test_the_line_of_the_field_that_the_user_has_set_is_shown():
+    """N7: a rule says which fields it is about; the words of its message do not count."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(Halves(), sets=["left=2"])
+    assert str(caught.value).splitlines() == [
+        "--set: right: must be as long as the other half",
+        "      | --set=left=2",
+        "      |            ^",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        resolve(Halves(), sets=["left=x"])
+    assert [problem.path for problem in caught.value.problems] == ["left"]
