@@ -171,12 +171,10 @@ class Decoder:
             return node.value
         types = fields.item_types(tp, len(node.value)) if node.kind == "list" else None
         if types is None:
-            count = len(node.value) if node.kind == "list" else 0
-            alone = node.value[0] if count == 1 else node
-            is_text = alone.kind == "scalar" and alone.value not in scalars.NULLS
-            new = shorten(fields.as_list(alone.value, tp, path)) if is_text else ""
-            got = counted(count, "item") if node.kind == "list" else node.shown
-            return self._fail(node, path, f"must be {fields.describe(tp)}", got=got, fix=f"write {new}" if new else "")
+            got = counted(len(node.value), "item") if node.kind == "list" else node.shown
+            is_item = node.kind == "scalar" and not node.is_null and fields.item_types(tp, 1) is not None
+            fix = f"write [{shorten(node.value)}]" if is_item else ""
+            return self._fail(node, path, f"must be {fields.describe(tp)}", got=got, fix=fix)
         pairs = enumerate(zip(node.value, types, strict=True))
         now = dict(fields.children(current))
         is_alike = len(now) == len(node.value) and all(item.kind == "mapping" for item in node.value)

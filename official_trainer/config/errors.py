@@ -19,11 +19,10 @@ from typing import Literal
 from official_trainer.config import limits
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import nearest
-from official_trainer.shown import printable, shorten, without_secrets, wrapped
+from official_trainer.shown import printable, shorten, without_secrets
 
 _SHOWN_COLUMNS = 110
 _SHOWN_PATH = 200
-_LINE_COLUMNS = 113  # 120 less the word `error: ` before it
 _MOST_SIBLINGS = 1000
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
@@ -117,11 +116,7 @@ class Problem:
     length: int = 1
 
     def __str__(self) -> str:
-        message = self.message
-        origin = self.origin
-        if ".py:" in self.what if origin is None else origin.kind == "file" and origin.name.endswith(".py"):
-            message = wrapped(message, _LINE_COLUMNS)
-        return "\n".join([message, *self._source()])
+        return "\n".join([self.message, *self._source()])
 
     @property
     def message(self) -> str:
@@ -193,31 +188,11 @@ _NOT_USERS_PACKAGES = (__name__.partition(".")[0], "official")
 _NOT_USERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, dataclasses.__file__)
 
 
-def unregistered(config_cls: type, base: type, decorator: str, registered: Iterable[type] = ()) -> str:
-    """Returns what to do where no Task class is registered for the class of a task's config; empty if nothing is known.
-
-    Args:
-      config_cls: that class.
-      base: the class of which Tasks are subclasses.
-      decorator: that registers a Task.
-      registered: Tasks of other configs.
-    """
+def unregistered(config_cls: type, decorator: str) -> str:
+    """Returns what to do where no Task is registered for the class of a task's config; empty for one of a package."""
     if config_cls.__module__.partition(".")[0] in _NOT_USERS_PACKAGES:
         return ""
-    known: list[type] = base.__subclasses__()
-    for cls in known:  # grows while it is read
-        known += cls.__subclasses__()
-    beside = [cls for cls in dict.fromkeys(known) if cls.__module__ == config_cls.__module__ and cls not in registered]
-    stem, stems = config_cls.__name__.removesuffix("Config").removesuffix("Task"), {}
-    for cls in beside:
-        stems[cls.__name__.removesuffix("Task")] = cls
-    near = stems.get(stem) or next((stems[each] for each in nearest(stem, stems)), None)
-    found = near or (beside[0] if len(beside) == 1 else None)
-    if found is None:
-        return f"put {decorator}({config_cls.__name__}) on its Task class, and import the module of that class"
-    place = line_of_class(found)
-    where = f", {place.brief}" if place is not None else ""
-    return f"put {decorator}({config_cls.__name__}) above class {found.__name__}{where}"
+    return f"put {decorator}({config_cls.__name__}) above its Task class, and import the module of that class"
 
 
 @functools.lru_cache(maxsize=4)

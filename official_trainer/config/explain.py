@@ -16,7 +16,7 @@ from official_trainer.config import fields
 from official_trainer.config.declaration import Config, OneOf, spelling
 from official_trainer.config.dump import recorded
 from official_trainer.config.errors import Origin
-from official_trainer.config.provenance import Resolved, is_inside
+from official_trainer.config.provenance import Resolved
 from official_trainer.config.text import flow, parts
 
 _WIDTH = 100
@@ -49,7 +49,7 @@ class Setting:
 
 
 def explain(resolved: Resolved, path: str) -> str:
-    """Returns type, documentation, default, value, allowed values and origin of a field, or the fields of a section.
+    """Returns type, documentation, default, value and origin of a field, or the fields of a section.
 
     Args:
       resolved: what `resolve` returned.
@@ -67,7 +67,6 @@ def explain(resolved: Resolved, path: str) -> str:
       <BLANKLINE>
         value    500
         default  0
-        allowed  at least 0
         set by   --set, column 21
     """
     value = fields.find(resolved.config, path)
@@ -162,18 +161,5 @@ def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: s
     default = resolved.trail.default(path)
     if default is not Ellipsis:
         yield f"  default  {flow(default)}"
-    if allowed := fields.allowed(tp):
-        yield f"  allowed  {', '.join([*allowed, *['null'] * (fields.NoneType in fields.arms(tp))])}"
     reference = resolved.trail.references.get(path)
     yield f"  set by   {told(resolved.origin(path))}" + (f", as {reference.shown}" if reference else "")
-    referred = []  # the fields that the value, or a part of it, refers to
-    inside = {place: each for place, each in resolved.trail.references.items() if is_inside(place, path)}
-    for place, reference in inside.items():
-        if place != path:
-            referred.append(f"{place} = {reference.shown}")
-        for used in reference.paths():
-            settled = fields.path_of(fields.settle(resolved.config, fields.parse_path(used)))
-            origin = resolved.trail.origin(settled)
-            referred.append(f"{settled} = {flow(fields.find(resolved.config, settled))}, set by {origin}")
-    for number, line in enumerate(referred):
-        yield f"  {'from' if number == 0 else '    '}     {line}"

@@ -160,14 +160,10 @@ def _check_readable(cls: type, name: str, tp: Any) -> None:
             if part is not Ellipsis:
                 _check_readable(cls, name, part)
         return
-    fix = ""
-    if isinstance(bare, type) and dataclasses.is_dataclass(bare):
-        fix = f"; make {bare.__name__} a subclass of config.Config, and write {_DATACLASS} above it"
-    elif isinstance(bare, type) and bare.__module__ == cls.__module__:
-        fix = "; a section is a dataclass and a subclass of config.Config"
-    shown = bare.__name__ if fix else str(bare)
+    is_class = isinstance(bare, type) and (dataclasses.is_dataclass(bare) or bare.__module__ == cls.__module__)
+    fix = f"; make it a subclass of config.Config, and write {_DATACLASS} above it" if is_class else ""
     allowed = "numbers, text, bool, None, Literal, tuple[X, ...], dict[str, X] and config classes"
-    what = f"field {name!r} has type {shown}, which a configuration cannot contain{fix}"
+    what = f"field {name!r} has type {bare.__name__ if is_class else bare}, which a configuration cannot contain{fix}"
     _refuse(cls, name, f"{what}; allowed: {allowed}")
 
 
@@ -208,22 +204,6 @@ def item_types(tp: Any, count: int) -> list[Any] | None:
     return list(args) if len(args) == count else None
 
 
-def as_list(text: str, tp: Any, path: str) -> str:
-    """Returns how a text at `path` is written as a list; empty if it has too few or too many words for one.
-
-    Inside a list of lists, its words become the items. One word is all items of a height and a width.
-    """
-    items, args = item_types(tp, 1), typing.get_args(tp)
-    if items is None:  # their number is fixed
-        found = text.replace(",", " ").split()
-        found *= len(args) if len(found) == 1 and len(set(args)) == 1 else 1
-        return f"[{', '.join(found)}]" if len(found) == len(args) else ""
-    words = ", ".join(text.split())
-    if typing.get_origin(items[0]) in (list, tuple):
-        return f"[[{words}]]"
-    return f"[{words}]" if path.endswith("]") else f"[{text}]"
-
-
 def is_mapping(tp: Any) -> bool:
     """Whether values of `tp` are free mappings from text."""
     return tp is dict or typing.get_origin(tp) is dict
@@ -253,17 +233,6 @@ def describe(tp: Any, many: bool = False) -> str:
     if is_mapping(bare):
         return f"{'mappings' if many else 'a mapping'} to {describe(value_type(bare), many=True)}"
     return f"{'sections' if many else 'a section'} ({bare.__name__})"
-
-
-def allowed(tp: Any, mark: str = "") -> list[str]:
-    """Returns the ranges and the choices of a type in words, with `mark` around each choice."""
-    found: list[str] = []
-    for arm in arms(tp):
-        bare, limits = strip(arm)
-        found += [limit.allowed for limit in limits]
-        if typing.get_origin(bare) is Literal:
-            found += [f"{mark}{arg if isinstance(arg, str) else show(arg)}{mark}" for arg in typing.get_args(bare)]
-    return found
 
 
 def show(value: Any) -> str:

@@ -46,14 +46,14 @@ def build_task(config: Any, logging_dir: str | None = None, name: str = "") -> A
       UnregisteredTaskError: no Task is registered for it.
     """
     task_config = to_object(config)
-    from official.core import base_task, task_factory
+    from official.core import task_factory
 
     try:
         if task_config.BUILDER is None:  # no Task is bound to the class itself
             task_factory.get_task_cls(type(task_config))
     except LookupError as error:
         class_name = f"{type(task_config).__module__}.{type(task_config).__qualname__}"
-        fix = unregistered(type(task_config), base_task.Task, "@task_factory.register_task_cls")
+        fix = unregistered(type(task_config), "@task_factory.register_task_cls")
         origin = line_of_class(type(task_config)) if fix else None
         fix = fix or (
             "import the module of its Task in a file of experiments/, where an import error also shows which packages "

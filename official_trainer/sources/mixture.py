@@ -36,13 +36,14 @@ class MixtureConfig(SourceConfig):
 
     parts: dict[str, PartConfig] = FrozenDict()
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, ...]]:
         if not self.parts:
             yield "parts", "is not set; for example parts: {news: {weight: 0.7, source: {type: parquet, …}}, …}"
         for name, part in self.parts.items():
             if part.source is None:
                 near = did_you_mean(name, [other for other in self.parts if self.parts[other].source is not None])
-                yield f"parts.{name}.source", f"is not set; for example source: {{type: parquet, …}}{near}"
+                what = f"is not set; for example source: {{type: parquet, …}}{near}"
+                yield f"parts.{name}.source", what, f"parts.{name}.type"
 
     def build(self) -> Source:
         from official_trainer.inputs import Mixture

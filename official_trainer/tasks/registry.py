@@ -236,9 +236,8 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
     name = type(task_config).__name__
     what = f"no Task class is registered for {type(task_config).__module__}.{name}"
     registered = first_few(sorted({cls.__name__ for cls in _tasks})) or "none"
-    from official_trainer.tasks.task import Task  # which finding experiments does not need
 
-    fix = unregistered(type(task_config), Task, "@register_task_cls", _tasks.values())
+    fix = unregistered(type(task_config), "@register_task_cls")
     fix = f"{fix or 'give the experiment the config class of a Task'}; registered: {registered}"
     raise ConfigError([Problem(what, path, fix=fix, origin=line_of_class(type(task_config)))])
 

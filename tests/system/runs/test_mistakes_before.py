@@ -335,7 +335,7 @@ REGISTERED = [
         at="class TicketsConfig",
         words=(
             "no Task class is registered for",
-            "put @register_task_cls(TicketsConfig) above class TicketsTask, experi",
+            "put @register_task_cls(TicketsConfig) above its Task class, and import",
         ),
     ),
 ]

@@ -20,8 +20,8 @@ class Listed(SourceConfig):
 
 def test_a_part_needs_a_source():
     """N44"""
-    assert [name for name, _ in MixtureConfig().problems()] == ["parts"]
-    assert [name for name, _ in MixtureConfig(parts={"a": PartConfig()}).problems()] == ["parts.a.source"]
+    assert [name for name, *_ in MixtureConfig().problems()] == ["parts"]
+    assert [name for name, *_ in MixtureConfig(parts={"a": PartConfig()}).problems()] == ["parts.a.source"]
 
 
 SOURCE = "task.train_data.source"
