@@ -1,6 +1,6 @@
 """Code that is called at chosen steps: one file for each action, whose name is the `type` in YAML.
 
-Owns: the actions, their contract (`action.py`), calling them (`schedule.py`). Does not own: triggers, the loop.
+Owns: the actions, their contract (`action.py`), calling them (`schedule.py`). Does not own: the loop.
 
 Each file has an `ActionConfig` with the fields of the section and the `Action` that it builds. A file is imported when
 a config names it, and importing it does not import TensorFlow. A workspace's own `actions/` are found too.

@@ -2,8 +2,8 @@
 
 Owns: the hooks of an action (`Action`), its view of the run (`Run`) and its requests (`Stop`, `Save`, `Rollback`,
 `CallAt`, `Assign`, `Result`). Does not own: when and in which order actions are called, and what concerns one action
-alone (`schedule.py`), executing the other requests (`engine/loop.py`), any action (`actions/`), or triggers
-(`triggers.py`).
+alone (`schedule.py`), executing the other requests (`engine/loop.py`), any action (`actions/`), or the arithmetic of
+steps (`config/when.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from official_trainer.actions.durations import StepDurations
-from official_trainer.config import ActionConfig
+from official_trainer.config import ActionConfig, When
+from official_trainer.config.when import Span
 from official_trainer.tracking import Tracker
-from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, Span, Trigger
 
 KEEPERS = "keepers of checkpoints"
 """Key in `LoopState.shared` of the list of actions that keep checkpoints."""
@@ -56,7 +56,7 @@ class LoopState:
 
     @property
     def span(self) -> Span:
-        """The steps of this process, for triggers."""
+        """The steps of this process, for `When`."""
         return Span(start_step=self.start_step, end_step=self.end_step)
 
     @property
@@ -162,9 +162,9 @@ class Save:
 
     Example:
       >>> from official_trainer.actions import Action, Save
-      >>> from official_trainer.triggers import AtSteps
+      >>> from official_trainer.config import When
       >>> class SaveEarly(Action):
-      ...     when = AtSteps((10, 100))
+      ...     when = When(at_steps=(10, 100))
       ...
       ...     def on_step(self, run):
       ...         return Save()
@@ -205,9 +205,9 @@ class CallAt:
 
       >>> from types import SimpleNamespace
       >>> from official_trainer.actions import Action, CallAt
-      >>> from official_trainer.triggers import Every
+      >>> from official_trainer.config import When
       >>> class Trace(Action):
-      ...     when = Every(1000)
+      ...     when = When(every=1000)
       ...     is_on = False
       ...
       ...     def on_step(self, run):
@@ -236,11 +236,11 @@ class Assign:
       >>> import numpy as np
       >>> from types import SimpleNamespace
       >>> from official_trainer.actions import Action, Assign
-      >>> from official_trainer.triggers import Every
+      >>> from official_trainer.config import When
       >>> class Prune(Action):
       ...     '''Sets the smaller half of each kernel to zero, again and again.'''
       ...
-      ...     when = Every(100)
+      ...     when = When(every=100)
       ...
       ...     def on_step(self, run):
       ...         old = {path: v.numpy() for path, v in run.variables.items() if path.endswith("/kernel")}
@@ -321,7 +321,7 @@ class Action:
 
     name: str = ""
     priority: int = 0
-    when: Trigger = AnyOf((AfterSummary(), AfterEval()))
+    when: When = When(any=(When(after_summary=True), When(after_eval=True)))
     on_error: Literal["fail", "warn", "disable"] = "fail"
 
     publishes: ClassVar[bool] = False
@@ -332,7 +332,7 @@ class Action:
         self.name = section.name or section.type
         self.priority, self.on_error = section.priority, section.on_error
         if section.when is not None:
-            self.when = section.when.trigger()
+            self.when = section.when
 
     def monitored(self) -> tuple[str, ...]:
         """Returns the names of the evaluation's metrics that this needs; a run without them is refused at its start."""
@@ -412,7 +412,7 @@ class Callback(Action):
         self._function = function
         self.name = getattr(function, "__name__", type(function).__name__)
         self._on = on
-        self.when = AfterEval() if on == "eval" else AfterSummary()
+        self.when = When(after_eval=True) if on == "eval" else When(after_summary=True)
 
     def on_step(self, run: Run) -> None:
         if self._on == "train":

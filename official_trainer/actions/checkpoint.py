@@ -16,12 +16,11 @@ from official_trainer.actions.action import KEEPERS, Action, Run
 from official_trainer.checkpoints.kept import EXPORT, KeptCheckpoints
 from official_trainer.checkpoints.name_template import NameTemplate
 from official_trainer.checkpoints.retention import Retention
-from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
+from official_trainer.config import ActionConfig, ConfigError, Positive, Problem, When
 from official_trainer.config.folders import folder_problem
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from official_trainer.tracking.monitored import Direction, required_value
-from official_trainer.triggers import AfterEval
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +73,7 @@ class CheckpointConfig(ActionConfig):
 class Checkpoint(Action):
     """Keeps named checkpoints. Their manifests are the only record, so there is no state to save."""
 
-    when = AfterEval()
+    when = When(after_eval=True)
 
     def __init__(self, config: CheckpointConfig) -> None:
         self._config = config

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from official_trainer.actions.action import KEEPERS, Action, Run, Stop
-from official_trainer.config import ActionConfig, ConfigError, NonNegative, NonNegativeFloat, Problem
+from official_trainer.config import ActionConfig, ConfigError, NonNegative, NonNegativeFloat, Problem, When
 from official_trainer.tracking.monitored import COMPARISONS, Direction, Value, is_better, required_value, show
-from official_trainer.triggers import AfterEval
 
 _PRIORITY = 100  # after the actions that keep what is best
 
@@ -55,7 +54,7 @@ class EarlyStoppingConfig(ActionConfig):
 class EarlyStopping(Action):
     """Counts evaluations in a row without an improvement."""
 
-    when = AfterEval()
+    when = When(after_eval=True)
     priority = _PRIORITY
 
     def __init__(self, config: EarlyStoppingConfig) -> None:

@@ -17,9 +17,9 @@ from official_trainer import files
 from official_trainer.actions.action import Action, CallAt, Run
 from official_trainer.config import ActionConfig, Positive, When
 from official_trainer.config.folders import folder_problem
+from official_trainer.config.when import Moment
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
-from official_trainer.triggers import AnyOf, EverySeconds, Moment, Trigger
 
 _logger = logging.getLogger(__name__)
 
@@ -68,20 +68,20 @@ class Profile(Action):
     def __init__(self, config: ProfileConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes the section, and what tells the time in seconds."""
         self._config, self._clock = config, clock
-        self._planned: Trigger = Action.when
+        self._planned = Action.when
         self._running: tuple[str, int] | None = None  # folder of the profile that runs, and the step at which it stops
         self._checked_seconds = -float("inf")
         self._began_seconds = self._ended_seconds = clock()
 
     @property
-    def when(self) -> Trigger:
+    def when(self) -> When:
         """The steps of planned profiles; and every few seconds, at ends of windows, where the file is to be checked."""
         if self._config.on_demand or not self._planned.is_foreseeable:  # ending a profile moves the schedule's clock
-            return AnyOf((self._planned, EverySeconds(LOOK_SECONDS)))
+            return When(any=(self._planned, When(every_seconds=LOOK_SECONDS)))
         return self._planned
 
     @when.setter
-    def when(self, planned: Trigger) -> None:
+    def when(self, planned: When) -> None:
         self._planned = planned
 
     def on_start(self, run: Run) -> None:
@@ -106,7 +106,7 @@ class Profile(Action):
         if self._running is not None or is_last:
             return None
         now = self._clock()
-        moment = Moment(  # whether the trigger itself is due: this is also called for the file, and to end a profile
+        moment = Moment(  # whether a planned one is due: this is also called for the file, and to end a profile
             after=run.step - 1,  # a window ends at each step that can be foreseen
             step=run.step,
             span=run.state.span,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from official_trainer import triggers
 from official_trainer.actions.action import Action, Run
 from official_trainer.config import ActionConfig, NonNegativeFloat, When
 
@@ -44,7 +43,7 @@ class ReplicaIntegrity(Action):
 
     def on_start(self, run: Run) -> None:
         if not run.trainer.checkpoint_state.mirrored_variables():
-            self.when = triggers.AtSteps(())  # windows need not end for it
+            self.when = When(after_summary=True)  # windows need not end for it
             _logger.info("%s: there is one replica, so there is nothing to compare", self.name)
 
     def on_step(self, run: Run) -> None:

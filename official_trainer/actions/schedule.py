@@ -1,6 +1,6 @@
-"""Calls the actions of a run when they are due: their order, triggers and errors, and their state in checkpoints.
+"""Calls the actions of a run when they are due: their order, steps and errors, and their state in checkpoints.
 
-Owns: evaluating triggers, calling hooks by priority, handling their errors, `state` and `restore` of all actions; what
+Owns: asking what is due, calling hooks by priority, handling their errors, `state` and `restore` of all actions; what
 an action hands back (`CallAt`, `Assign`, `Result`), which the next one finds done. Does not own: the actions
 (`action.py`, `actions/`), executing their other requests (`engine/loop.py`), assigning (`engine/checkpoint_state.py`).
 """
@@ -18,13 +18,13 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.actions.action import Action, Assign, CallAt, Callback, Request, Result, Run, Stop
-from official_trainer.config import ActionConfig, flow
+from official_trainer.config import ActionConfig, When, flow
+from official_trainer.config.when import Moment, Span
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.nearest import nearest
 from official_trainer.shown import shorten
 from official_trainer.stopping import PreemptedError
 from official_trainer.tasks import contract
-from official_trainer.triggers import AfterEval, Moment, Span
 from official_trainer.user_code import during, is_users
 
 _logger = logging.getLogger(__name__)
@@ -44,7 +44,6 @@ _CALLS = {
     "state": ("",),
     "restore": ("state",),
 }
-_CALLS_OF_TRIGGER = {"next_step": ("after, until, span",), "is_due": ("moment",)}
 _MAY_ASSIGN = ("on_step", "on_eval")
 """The hooks that a run which is killed and continued calls as an unbroken one does."""
 
@@ -114,8 +113,14 @@ class _Entry:
                 meant = (nearest(name, hook_names) or [", ".join(_HOOKS)])[0]
                 _logger.warning("nothing calls %s.%s; did you mean %s?", cls.__name__, name, meant)
         contract.check_calls(self.action, _CALLS, on_error=self.action.on_error)
-        contract.check_calls(self.action.when, _CALLS_OF_TRIGGER, on_error=self.action.on_error)
         self.action.name = self.action.name or type(self.action).__name__
+        if not isinstance(action.when, When):
+            raise TypeError(
+                f"action '{action.name}': `when` is {shorten(repr(action.when))}; it must be a When of "
+                "official_trainer.config, such as When(every=100)"
+            )
+        if type(action.when) is When:  # one that is derived has its rules
+            action.when.check_values(f"{action.name}.when")
         self.settings = flow(source) if isinstance(source, ActionConfig) else ""
         # Hooks that do something.
         self.hooks = {h for h in _HOOKS if getattr(cls, h, None) is not getattr(Action, h) and hasattr(action, h)}
@@ -127,7 +132,7 @@ class _Entry:
         self._began_seconds = self._ended_seconds = 0.0
 
     def start_clock(self) -> None:
-        """Counts the seconds of triggers from now."""
+        """Counts the seconds of `every_seconds` from now."""
         self._began_seconds = self._ended_seconds = self._clock()
 
     def next_step(self, after: int, until: int, span: Span) -> int | None:
@@ -142,11 +147,11 @@ class _Entry:
         """Whether the action is due at `moment`."""
         if any(moment.after < step <= moment.step for step in self.extra_steps):
             return True
-        trigger = self.action.when
-        if not trigger.is_foreseeable:  # else the time does not matter, and a window may last a millisecond only
+        when = self.action.when
+        if not when.is_foreseeable:  # else the time does not matter, and a window may last a millisecond only
             ended, began = self._clock() - self._ended_seconds, self._clock() - self._began_seconds
             moment = dataclasses.replace(moment, since_end_seconds=ended, since_start_seconds=began)
-        return trigger.is_due(moment)
+        return when.is_due(moment)
 
     def call_step(self, run: Run, moment: Moment) -> list[Request]:
         """Calls `on_step` if it is due and was not called at this step, for another reason or before a restart."""
@@ -266,7 +271,7 @@ class Schedule:
     def only_after_evaluations(self) -> list[str]:
         """Returns the names of actions that are only called after evaluations, apart from the start and the end."""
         acting = [entry for entry in self._entries if entry.hooks & {"on_step", "on_eval"}]
-        waiting = [e.action for e in acting if "on_step" not in e.hooks or isinstance(e.action.when, AfterEval)]
+        waiting = [e.action for e in acting if "on_step" not in e.hooks or e.action.when == When(after_eval=True)]
         return [action.name for action in waiting]
 
     def needed_checkpoints(self, planned: Sequence[int]) -> set[int]:

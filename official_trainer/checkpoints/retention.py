@@ -12,8 +12,8 @@ import functools
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from official_trainer.config import When
 from official_trainer.tracking.monitored import Direction, Value, is_better, is_nan
-from official_trainer.triggers import Every
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Retention:
                 steps.add(candidate.step)
         if self.max_to_keep is None or self.keep_every_n_steps is None:
             return kept[: self.max_to_keep]
-        forever = Every(self.keep_every_n_steps)
+        forever = When(every=self.keep_every_n_steps)
         first, rest = kept[: self.max_to_keep], kept[self.max_to_keep :]
         return first + [candidate for candidate in rest if forever.is_due_at(candidate.step)]
 

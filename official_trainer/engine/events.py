@@ -14,7 +14,6 @@ from typing import Any
 
 from official_trainer.actions.action import LoopState
 from official_trainer.config.modes import Evaluates
-from official_trainer.triggers import Every
 
 _logger = logging.getLogger(__name__)
 
@@ -71,34 +70,31 @@ class LoopObserver:
 
 
 class DueSteps:
-    """When summaries, checkpoints and evaluations are due, and which step is the last, by the section `trainer`.
-
-    Attributes:
-      summaries: the steps of `summary_interval`.
-      saves: the steps of `checkpoint_interval`.
-    """
+    """When summaries, checkpoints and evaluations are due, and which step is the last, by the section `trainer`."""
 
     def __init__(self, config: Any, evaluate: Evaluates) -> None:
         """Takes the section `trainer`, and whether there are evaluations at intervals, at the end only, or never."""
         self._config = config
-        self.summaries = Every(config.summary_interval)
-        self.saves = Every(config.checkpoint_interval)
-        self._validation = Every(config.validation_interval)
         self._evaluate = evaluate
 
     def is_summary_due(self, step: int) -> bool:
         """Whether there is a summary at a step, the last one aside."""
-        return self.summaries.is_due_at(step)
+        return _is_multiple(step, self._config.summary_interval)
+
+    def is_save_due(self, step: int) -> bool:
+        """Whether there is a checkpoint at a step, the last one aside."""
+        return _is_multiple(step, self._config.checkpoint_interval)
 
     def is_evaluation_due(self, step: int, *, is_last: bool) -> bool:
         """Whether there is an evaluation at a step."""
-        at_interval = self._evaluate == "interval" and self._validation.is_due_at(step)
+        at_interval = self._evaluate == "interval" and _is_multiple(step, self._config.validation_interval)
         return at_interval or (self._evaluate != "never" and is_last)
 
     def next_step(self, step: int) -> int:
         """Returns the first step after `step` at which a window has to end."""
-        due = [self.summaries.following(step), self.saves.following(step)]
-        return min([*due, self._validation.following(step)] if self._evaluate == "interval" else due)
+        intervals = [self._config.summary_interval, self._config.checkpoint_interval]
+        intervals += [self._config.validation_interval] if self._evaluate == "interval" else []
+        return min((step // interval + 1) * interval for interval in intervals)
 
     @property
     def counts_epochs(self) -> bool:
@@ -143,6 +139,10 @@ class DueSteps:
         epoch_steps = iterator.position.start_step(step)
         iterator.begin_next_epoch()
         return self.end_after(int(iterator.position.epoch.numpy()), step, epoch_steps)
+
+
+def _is_multiple(step: int, interval: int) -> bool:
+    return step > 0 and step % interval == 0
 
 
 class WindowLength:

@@ -231,7 +231,7 @@ class Loop:
 
     @property
     def _is_save_planned(self) -> bool:
-        return self.due.saves.is_due_at(self.state.step) or self.state.is_done
+        return self.due.is_save_due(self.state.step) or self.state.is_done
 
     def _save_if_due(self) -> None:
         """Saves, if this step is due and not saved yet."""

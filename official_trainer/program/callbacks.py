@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from official_trainer.actions.action import Action, Run, Stop
+from official_trainer.config import When
 from official_trainer.lazy import keras
 from official_trainer.program import keras_fit
 from official_trainer.program.checkpoint import ProgramCheckpoint
 from official_trainer.program.data import ArgumentError, Batches, check_kerases
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
-from official_trainer.triggers import AnyOf, Every, EverySeconds
 from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
@@ -54,11 +54,9 @@ class CallbacksAction(Action):
         self._checkpoints = [callback for callback in callbacks.callbacks if isinstance(callback, ProgramCheckpoint)]
         # Keras runs one more batch where `stop_training` is set before it.
         is_watched = lambda: self._sees_batches or bool(self._model.stop_training)  # noqa: E731
-        self.when = InEpochs(epochs=epochs, every=self._every, is_watched=is_watched)
-        others = [Every(callback.every_steps) for callback in self._checkpoints if callback.every_steps is not None]
-        bar = [EverySeconds(_BAR_SECONDS)] if for_batches and not self._sees_batches else []
-        if bar or others:
-            self.when = AnyOf((self.when, *bar, *others))
+        others = [When(every=callback.every_steps) for callback in self._checkpoints if callback.every_steps]
+        bar = [When(every_seconds=_BAR_SECONDS)] if for_batches and not self._sees_batches else []
+        self.when = InEpochs(epochs=epochs, steps=self._every, is_watched=is_watched, any=(*bar, *others))
         self._epoch, self._is_open = epochs.first, False  # the epoch that runs, or ran last; whether it has not ended
         self._last_ended: int | None = None  # the last epoch that has ended, before a restart too
         self._logs: dict[str, Any] | None = None  # of that epoch, if it has ended in this process

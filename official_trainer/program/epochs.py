@@ -1,6 +1,6 @@
 """Epochs of a call of `fit`, as ranges of global steps.
 
-Owns: which steps make an epoch, after which epochs there is a validation, and the trigger that is due inside epochs.
+Owns: which steps make an epoch, after which epochs there is a validation, and what is due inside epochs.
 Does not own: calling callbacks there (`callbacks.py`), or how many batches the data has (`data.py`).
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from official_trainer.triggers import Moment, Trigger
+from official_trainer.config import When
+from official_trainer.config.when import ANY_RUN, Moment, Span
 
 UNKNOWN_STEPS = 2**40
 """Steps in an epoch of data of unknown length: training ends where the data ends, and the epoch with it."""
@@ -61,24 +61,33 @@ class Epochs:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InEpochs(Trigger):
-    """Due every `every` steps of an epoch while it is watched, and with its last step, also where the data ends early.
+class InEpochs(When):
+    """Due every `steps` steps of an epoch while it is watched, and with its last step, also where the data ends early.
 
     Attributes:
       epochs: the epochs.
-      every: steps from one call of callbacks to the next.
+      steps: from one call of callbacks to the next.
       is_watched: returns whether something looks inside of epochs now.
+      any: others whose steps are added.
     """
 
     epochs: Epochs
-    every: int
+    steps: int
     is_watched: Callable[[], bool]
+    any: tuple[When, ...] = ()
+
+    @property
+    def is_foreseeable(self) -> bool:
+        return not self.any or super().is_foreseeable
+
+    def next_step(self, after: int, until: int, span: Span = ANY_RUN) -> int | None:
+        start, epoch_steps = self.epochs.first_step, self.epochs.steps
+        epoch, batch = divmod(max(after - start, 0), epoch_steps)
+        steps = self.steps if self.is_watched() else epoch_steps
+        step = start + epoch * epoch_steps + min((batch // steps + 1) * steps, epoch_steps)
+        other = super().next_step(after, until, span)
+        return other if step > until else min(step, other or step)
 
     def is_due(self, moment: Moment) -> bool:
-        return moment.ended or super().is_due(moment)
-
-    def _first_after(self, after: int, span: Any) -> int | None:
-        start, steps = self.epochs.first_step, self.epochs.steps
-        epoch, batch = divmod(max(after - start, 0), steps)
-        every = self.every if self.is_watched() else steps
-        return start + epoch * steps + min((batch // every + 1) * every, steps)
+        is_in_epoch = self.next_step(moment.after, moment.step, moment.span) is not None
+        return moment.ended or is_in_epoch or super().is_due(moment)

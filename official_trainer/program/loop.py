@@ -1,8 +1,8 @@
 """The loop in Python: `Loop(trainer)`, hooks that take a line each, and runs of so many steps, as GoMLX has them.
 
 Owns: which step of a call is the last, the data of a call, what a hook is called with. Does not own: the loop itself
-(`engine/loop.py`), when a hook is due (`triggers.py`), calling hooks and their errors (`actions/schedule.py`), or what
-a run directory holds (`runs/train.py`).
+(`engine/loop.py`), when a hook is due (`config/when.py`), calling hooks and their errors (`actions/schedule.py`), or
+what a run directory holds (`runs/train.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from official_trainer import config as configuration
 from official_trainer.actions.action import Action, LoopState, Run
 from official_trainer.actions.schedule import Schedule
-from official_trainer.config import TrainerConfig
+from official_trainer.config import TrainerConfig, When
+from official_trainer.config.when import ExponentialWhen
 from official_trainer.engine.events import DueSteps
 from official_trainer.engine.train_iterator import Data, GivenData
 from official_trainer.errors import ExitCode, UserError
@@ -25,7 +26,6 @@ from official_trainer.program.running import run_in_directory, run_in_memory
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
 from official_trainer.tracking import flatten
-from official_trainer.triggers import AnyOf, AtEnd, Every, EverySeconds, Exponential, NTimes, Trigger
 
 Hook = Callable[[Any, Any], Any]
 """Called with the loop, and its dataset or metrics; returns None, requests of an action, or an error."""
@@ -119,7 +119,7 @@ class Loop:
         """
         self._add(_StartHook(self, name, priority, fn))
 
-    def on_step(self, name: str, priority: int, fn: Hook, *, when: Trigger | None = None) -> None:
+    def on_step(self, name: str, priority: int, fn: Hook, *, when: When | None = None) -> None:
         """Calls `fn(loop, metrics)` after steps.
 
         Args:
@@ -128,7 +128,7 @@ class Loop:
           fn: the hook.
           when: after which steps; None for each.
         """
-        self._add(_StepHook(self, name, priority, fn, when=when or Every(1)))
+        self._add(_StepHook(self, name, priority, fn, when=when or When(every=1)))
 
     def on_end(self, name: str, priority: int, fn: Hook) -> None:
         """Calls `fn(loop, metrics)` at the end of each call, unless it fails.
@@ -227,9 +227,9 @@ class Loop:
 
     def check_length(self) -> None:
         """Refuses hooks that depend on the end of a call over data of unknown length."""
-        triggers = [hook.when for hook in self._hooks if isinstance(hook, _StepHook)]
-        triggers += [trigger for when in triggers for trigger in getattr(when, "triggers", ())]  # of a combination
-        if any(isinstance(trigger, NTimes) for trigger in triggers):
+        whens = [hook.when for hook in self._hooks if isinstance(hook, _StepHook)]
+        whens += [part for when in whens for part in when.any or ()]
+        if any(when.n_times or when.n_times_of_process for when in whens):
             raise LoopError(
                 "n_times_during_loop needs the number of batches, which is unknown; give "
                 "dataset.apply(tf.data.experimental.assert_cardinality(…)), or, for the data of the task, set "
@@ -321,7 +321,7 @@ class _StartHook(_Hook):
 class _StepHook(_Hook):
     """Is called with the metrics, after steps."""
 
-    def __init__(self, *args: Any, when: Trigger) -> None:
+    def __init__(self, *args: Any, when: When) -> None:
         super().__init__(*args)
         self.when = when
 
@@ -393,7 +393,7 @@ def every_n_steps(loop: Loop, n: int, name: str, priority: int, fn: Hook) -> Non
       >>> def watch(loop):
       ...     every_n_steps(loop, 100, "watch", 0, lambda loop, metrics: print(loop.state.step, metrics["batch_loss"]))
     """
-    loop.on_step(name, priority, fn, when=Every(n))
+    loop.on_step(name, priority, fn, when=When(every=n))
 
 
 def n_times_during_loop(loop: Loop, n: int, name: str, priority: int, fn: Hook) -> None:
@@ -406,7 +406,7 @@ def n_times_during_loop(loop: Loop, n: int, name: str, priority: int, fn: Hook) 
       >>> def evaluate_in(loop, dataset):
       ...     n_times_during_loop(loop, 5, "eval", 0, lambda loop, metrics: print(loop.trainer.evaluate_on(dataset)))
     """
-    loop.on_step(name, priority, fn, when=NTimes(n, of_process=True))
+    loop.on_step(name, priority, fn, when=When(n_times_of_process=n))
 
 
 def periodic(loop: Loop, seconds: float, name: str, priority: int, fn: Hook, *, call_on_end: bool = False) -> None:
@@ -418,7 +418,7 @@ def periodic(loop: Loop, seconds: float, name: str, priority: int, fn: Hook, *, 
       >>> def save_in(loop):
       ...     periodic(loop, 600, "save", 100, lambda loop, metrics: Save(), call_on_end=True)
     """
-    loop.on_step(name, priority, fn, when=_and_at_end(EverySeconds(seconds), call_on_end))
+    loop.on_step(name, priority, fn, when=When(every_seconds=seconds, call_on_end=call_on_end))
 
 
 def exponential(
@@ -431,8 +431,5 @@ def exponential(
       >>> def plot_in(loop, points):
       ...     exponential(loop, 100, 1.2, "plot", 0, lambda loop, metrics: points.append(metrics), call_on_end=True)
     """
-    loop.on_step(name, priority, fn, when=_and_at_end(Exponential(start, factor), call_on_end))
-
-
-def _and_at_end(trigger: Trigger, call_on_end: bool) -> Trigger:
-    return AnyOf((trigger, AtEnd())) if call_on_end else trigger
+    when = When(exponential=ExponentialWhen(start=start, factor=factor), call_on_end=call_on_end)
+    loop.on_step(name, priority, fn, when=when)

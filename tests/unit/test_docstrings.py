@@ -15,7 +15,6 @@ MORE = {
     "official_trainer.config.optimization": {"EMAConfig", "LrConfig", "OptimizerConfig", "WarmupConfig"},
     "official_trainer.tasks.registry": {"", "find_workspace", "get_config", "get_task_cls", "named"},
     "official_trainer.tasks.results": {"Mean", "Results", "SampledSet"},
-    "official_trainer.triggers": {"Trigger"},
 }
 """Public names of modules without a stub."""
 

@@ -9,7 +9,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.profile import FILE, Profile, ProfileConfig
 from official_trainer.actions.schedule import Schedule
-from official_trainer.triggers import AtSteps, Every, EverySeconds
+from official_trainer.config import When
 from tests.support.action_runs import do
 from tests.support.runs import differences
 
@@ -70,7 +70,7 @@ def test_the_plugin_that_shows_a_profile_is_named(profiler, tmp_path, monkeypatc
     """N24: with the release that goes with this TensorFlow, unless it is installed."""
     caplog.set_level("INFO")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
-    Steps(profiler, tmp_path, AtSteps((10,)), steps=5).to(30)
+    Steps(profiler, tmp_path, When(at_steps=(10,)), steps=5).to(30)
     assert f"a profile is in {tmp_path}/train/plugins/profile; {said}" in caplog.text
 
 
@@ -98,7 +98,7 @@ def test_a_run_that_fails_leaves_no_profiler_on(model_dir, monkeypatch):
 
 # With a clock.
 
-NEVER = AtSteps((1000,))
+NEVER = When(at_steps=(1000,))
 
 
 class Clock:
@@ -179,7 +179,7 @@ def test_the_file_is_looked_for_every_two_seconds_at_most(profiler, tmp_path, mo
 
 def test_a_file_that_comes_while_a_profile_runs_asks_for_the_next(profiler, tmp_path):
     """N24: one at a time; nothing that was asked for is lost."""
-    steps = Steps(profiler, tmp_path, AtSteps((10, 12)), steps=5)
+    steps = Steps(profiler, tmp_path, When(at_steps=(10, 12)), steps=5)
     steps.to(10, seconds=3.0)
     (tmp_path / FILE).touch()
     steps.to(15, seconds=3.0)
@@ -190,7 +190,7 @@ def test_a_file_that_comes_while_a_profile_runs_asks_for_the_next(profiler, tmp_
 
 def test_without_on_demand_the_file_means_nothing(profiler, tmp_path):
     """N24: and nobody looks for it."""
-    steps = Steps(profiler, tmp_path, AtSteps((20,)), steps=2, on_demand=False)
+    steps = Steps(profiler, tmp_path, When(at_steps=(20,)), steps=2, on_demand=False)
     (tmp_path / FILE).touch()
     for step in (10, 15, 25, 40):
         steps.to(step, seconds=9.0)
@@ -201,7 +201,7 @@ def test_without_on_demand_the_file_means_nothing(profiler, tmp_path):
 @pytest.mark.parametrize("on_demand", [True, False])
 def test_a_plan_by_the_clock_is_kept_beside_the_looks(profiler, tmp_path, on_demand):
     """N24: every thirty seconds means thirty, not the two of the looks."""
-    steps = Steps(profiler, tmp_path, EverySeconds(30.0), steps=1, on_demand=on_demand)
+    steps = Steps(profiler, tmp_path, When(every_seconds=30.0), steps=1, on_demand=on_demand)
     for step in range(2, 100, 2):
         steps.to(step, seconds=2.5)
     begun = [step for what, step in profiler.log if what == "start"]
@@ -211,7 +211,7 @@ def test_a_plan_by_the_clock_is_kept_beside_the_looks(profiler, tmp_path, on_dem
 
 def test_profiles_back_to_back(profiler, tmp_path):
     """N24: one may begin where another one ends; none begins after the last step."""
-    steps = Steps(profiler, tmp_path, Every(5), steps=5)
+    steps = Steps(profiler, tmp_path, When(every=5), steps=5)
     steps.to(100)
     assert profiler.log[:4] == [("start", 5), ("stop", 10), ("start", 10), ("stop", 15)]
     assert profiler.log[-1] == ("stop", 100)
@@ -219,7 +219,7 @@ def test_profiles_back_to_back(profiler, tmp_path):
 
 def test_going_back_stops_it(profiler, tmp_path):
     """N24, N2: the step at which it was to stop may never come."""
-    steps = Steps(profiler, tmp_path, AtSteps((10,)), steps=50)
+    steps = Steps(profiler, tmp_path, When(at_steps=(10,)), steps=50)
     steps.to(20)
     steps.run.state.step = 5
     steps.schedule.restore({})
@@ -232,7 +232,7 @@ def test_somebody_elses_profiler_is_named_and_left_alone(tmp_path):
     """N24: there is one in a process."""
     tf.profiler.experimental.start(str(tmp_path / "other"))
     try:
-        steps = Steps(Profiler(), tmp_path / "run", AtSteps((10,)))
+        steps = Steps(Profiler(), tmp_path / "run", When(at_steps=(10,)))
         steps.schedule.actions[0].on_error = "fail"
         with pytest.raises(
             Exception, match=r"steps after 10 cannot be profiled, because other code has started a profiler"
@@ -247,7 +247,7 @@ def test_somebody_elses_profiler_is_named_and_left_alone(tmp_path):
 
 def test_a_profiler_that_somebody_else_stops_is_said(profiler, tmp_path, monkeypatch):
     """N24: there is no profile then, which nobody would notice."""
-    steps = Steps(profiler, tmp_path, AtSteps((10,)))
+    steps = Steps(profiler, tmp_path, When(at_steps=(10,)))
     steps.to(10)
 
     def stopped():

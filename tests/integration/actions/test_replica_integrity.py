@@ -9,11 +9,11 @@ from official_trainer.actions.action import Action, LoopState, Run
 from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.config import When
 from official_trainer.distributed import ReplicaIntegrityError
 from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
 from official_trainer.tracking import Trackers
-from official_trainer.triggers import AtSteps, Every
 from tests.support import toy
 
 
@@ -98,7 +98,7 @@ def test_tolerance_is_absolute_and_relative(trainer):
 class Breaks(Action):
     """Changes the weights of one replica at step 4."""
 
-    name, when, priority = "breaks", AtSteps((4,)), -1
+    name, when, priority = "breaks", When(at_steps=(4,)), -1
 
     def on_step(self, run):
         run.trainer.model.trainable_variables[0].values[1].assign_add(np.full((6, 8), 0.5, np.float32))
@@ -131,7 +131,7 @@ def test_a_run_ends_before_a_checkpoint_of_it_is_saved(model_dir):
 def test_one_replica_costs_nothing(model_dir):
     """B9: no window ends for it."""
     action = ReplicaIntegrityConfig(when=None).build()
-    action.when = Every(1)
+    action.when = When(every=1)
     windows = []
     _, loop = run_loop(model_dir, action, strategy="off")
     loop.observer.on_window = lambda state, steps, seconds, loss: windows.append(steps)

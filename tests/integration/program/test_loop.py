@@ -12,12 +12,12 @@ from official.core import config_definitions
 
 from official_trainer.actions import Action, Result, Rollback, Save, Stop
 from official_trainer.actions.schedule import ActionError
+from official_trainer.config import When
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.program import Loop, LoopError, every_n_steps, exponential, n_times_during_loop, periodic
 from official_trainer.stopping import PreemptedError
-from official_trainer.triggers import AnyOf, AtEnd, NTimes
 from tests.support.cases import cases
 from tests.support.toy import (
     FEATURES,
@@ -118,7 +118,7 @@ def test_n_times_need_data_that_says_its_length():
     ):
         loop.run_epochs(unknown, 1)
     combined = loop_of()
-    combined.on_step("times", 0, steps_in([]), when=AnyOf((NTimes(2, of_process=True), AtEnd())))
+    combined.on_step("times", 0, steps_in([]), when=When(any=(When(n_times_of_process=2), When(at_end=True))))
     with pytest.raises(LoopError, match=r"^n_times_during_loop needs the number of batches"):
         combined.run_epochs(unknown, 1)
     for _ in range(2):

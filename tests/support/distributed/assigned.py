@@ -15,17 +15,16 @@ from experiments.collected import CollectedConfig, CollectedTask
 
 from official_trainer import trees
 from official_trainer.actions import Action, Assign, Result
-from official_trainer.config import ExperimentConfig
+from official_trainer.config import ExperimentConfig, When
 from official_trainer.distributed.trees import AloneError
 from official_trainer.lazy import tf
 from official_trainer.tasks import registry
-from official_trainer.triggers import Every
 
 
 class Prune(Action):
     """Sets the smaller half of each kernel to zero and batch norm's means to a number, and tries to gather alone."""
 
-    when = Every(10)
+    when = When(every=10)
 
     def on_step(self, run: Any) -> Any:
         model = {path: variable.numpy() for path, variable in run.variables.items() if path.startswith("model/")}

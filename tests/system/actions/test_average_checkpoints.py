@@ -10,11 +10,11 @@ from official_trainer.actions.average_checkpoints import AverageCheckpointsConfi
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.config import When
 from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
 from official_trainer.tracking import flatten
 from official_trainer.tracking.jsonl import read_rows
-from official_trainer.triggers import Every
 from tests.support import toy
 from tests.support.batch_norm_runs import (
     AVERAGE,
@@ -52,7 +52,7 @@ def test_the_mean_is_the_same_after_a_restart(runs):
 def test_a_run_that_averages_again_and_again_ends_the_same(strategy, tmp_path):
     """G15: and gives the same rows, also of metrics that replicas keep apart, in the middle of their sums."""
     ends = []
-    for when in (None, Every(3)):
+    for when in (None, When(every=3)):
         config = toy.experiment(checkpoint_interval=INTERVAL, summary_interval=5, validation_interval=6)
         config = config.replace(trainer=config.trainer.replace(train_steps=11))
         trainer = toy.build(config, task_cls=NormTask, strategy=strategy)
@@ -77,7 +77,7 @@ def test_a_run_that_averages_again_and_again_ends_the_same(strategy, tmp_path):
     assert (none, steps) == ([], [3, 6, 9])
     toy.assert_bitwise_equal(plain, averaging)
     assert rows == same_rows
-    assert_same_checkpoint(tmp_path / "None", f"{tmp_path}/{Every(3)}", 11)
+    assert_same_checkpoint(tmp_path / "None", f"{tmp_path}/{When(every=3)}", 11)
 
 
 @strategies

@@ -7,12 +7,12 @@ from official_trainer import trees
 from official_trainer.actions.action import Action, Assign, Result
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.config import When
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.engine.checkpoint_state import AssignError
 from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
 from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.triggers import AfterEval, AtSteps, Every
 from tests.support import toy
 from tests.support.cases import cases
 from tests.support.runs import assert_same_checkpoint, rows
@@ -89,7 +89,7 @@ def test_values_that_do_not_fit_are_refused_before_any_is_assigned(trainer, valu
 class Prune(Action):
     """Sets the smaller half of each kernel to zero."""
 
-    when = Every(7)
+    when = When(every=7)
 
     def on_step(self, run):
         paths = ["model/dense/kernel", "model/logits/kernel"]
@@ -102,7 +102,7 @@ class Prune(Action):
 class Shrink(Action):
     """Scales one weight after an evaluation, by what `Prune` has found."""
 
-    when = AfterEval()
+    when = When(after_eval=True)
 
     def on_eval(self, run, logs):
         share = 1 / (1 + run.state.results["Prune"]["zeros"])
@@ -120,7 +120,7 @@ class Kill(Action):
     priority = 9
 
     def __init__(self, step):
-        self.when = AtSteps((step,))
+        self.when = When(at_steps=(step,))
 
     def on_step(self, run):
         raise Killed

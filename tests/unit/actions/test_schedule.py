@@ -9,9 +9,9 @@ import pytest
 
 from official_trainer.actions.action import Action, CallAt, Callback, LoopState, Rollback, Run, Save, Stop
 from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.config import When
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.stopping import PreemptedError
-from official_trainer.triggers import AfterEval, AnyOf, Every, EverySeconds
 
 
 class MetricWriter:
@@ -95,7 +95,7 @@ def names(calls, hook):
 def test_lowest_priority_first_then_as_given(calls):
     """G1: negative ones are allowed; the order of the list breaks ties; in every hook."""
     given = [("late", 100), ("a", 0), ("b", 0), ("early", -5), ("c", 0)]
-    schedule, run = started(*(Recorder(calls, name, priority, Every(1)) for name, priority in given))
+    schedule, run = started(*(Recorder(calls, name, priority, When(every=1)) for name, priority in given))
     to(schedule, run, 1)
     schedule.evaluation({"accuracy": 1.0}, ended=False)
     schedule.traces(["trace"])
@@ -121,7 +121,7 @@ def test_what_is_no_action_is_refused():
 
 def test_hooks_are_called_when_due(calls):
     """B1: `on_step` at the steps of the trigger, `on_eval` after evaluations of these steps."""
-    schedule, run = started(Recorder(calls, "a", when=Every(10)))
+    schedule, run = started(Recorder(calls, "a", when=When(every=10)))
     to(schedule, run, 5, 10)
     schedule.evaluation({"x": 1.0}, ended=False)
     to(schedule, run, 15)
@@ -143,7 +143,7 @@ def test_without_on_eval_an_evaluation_calls_on_step_once(calls):
     """B1: an action that only knows steps may be due after evaluations."""
 
     class Stepping(Action):
-        name, when = "s", AnyOf((AfterEval(), Every(20)))
+        name, when = "s", When(any=(When(after_eval=True), When(every=20)))
 
         def on_step(self, run):
             calls.append(run.step)
@@ -158,10 +158,10 @@ def test_without_on_eval_an_evaluation_calls_on_step_once(calls):
 
 def test_windows_end_where_actions_are_due(calls):
     """B1, B7: and one step of its own is known before where something is published from inside."""
-    publisher = Recorder(calls, "p", when=Every(7))
+    publisher = Recorder(calls, "p", when=When(every=7))
     publisher.publishes = True
     eval_only = Callback(print)
-    schedule, _ = started(Recorder(calls, "a", when=Every(10)), publisher, eval_only)
+    schedule, _ = started(Recorder(calls, "a", when=When(every=10)), publisher, eval_only)
     assert [schedule.next_step(after, 100) for after in (0, 7, 10, 14)] == [7, 10, 14, 20]
     assert schedule.next_step(0, 6) is None
     assert schedule.next_published_step(7, 100) == 14
@@ -176,7 +176,7 @@ def test_seconds_are_counted_from_the_end_of_the_action(calls):
             clock.now += 50
             return super().on_step(run)
 
-    schedule, run = started(Slow(calls, "slow", when=EverySeconds(10)), clock=clock)
+    schedule, run = started(Slow(calls, "slow", when=When(every_seconds=10)), clock=clock)
     clock.now += 1000  # tracing, before the first step is done
     to(schedule, run, 1)
     clock.now += 9
@@ -199,7 +199,7 @@ def test_seconds_may_be_counted_from_the_start(calls):
             clock.now += 8
             return super().on_step(run)
 
-    schedule, run = started(Slow(calls, "slow", when=EverySeconds(10, "start")), clock=clock)
+    schedule, run = started(Slow(calls, "slow", when=When(every_seconds=10, measure_from="start")), clock=clock)
     to(schedule, run, 1)
     for step in range(2, 6):
         clock.now += 5
@@ -209,7 +209,7 @@ def test_seconds_may_be_counted_from_the_start(calls):
 
 def test_a_call_can_be_asked_for(calls):
     """N24: at one more step, where a window then ends."""
-    schedule, run = started(Recorder(calls, "a", when=Every(50), answers={("on_step", 50): CallAt(step=53)}))
+    schedule, run = started(Recorder(calls, "a", when=When(every=50), answers={("on_step", 50): CallAt(step=53)}))
     assert to(schedule, run, 50) == []
     assert schedule.next_step(50, 100) == 53
     to(schedule, run, 52, 53, 54)
@@ -222,8 +222,8 @@ def test_a_call_can_be_asked_for(calls):
 def test_requests_come_back_in_order(calls):
     """G1: nothing is done here; only the loop executes."""
     schedule, run = started(
-        Recorder(calls, "a", when=Every(1), answers={"on_step": [Save(), Stop(reason="enough")]}),
-        Recorder(calls, "b", when=Every(1), answers={"on_step": Rollback(reason="bad"), "on_eval": Save()}),
+        Recorder(calls, "a", when=When(every=1), answers={"on_step": [Save(), Stop(reason="enough")]}),
+        Recorder(calls, "b", when=When(every=1), answers={"on_step": Rollback(reason="bad"), "on_eval": Save()}),
     )
     assert to(schedule, run, 1) == [Save(), Stop(reason="enough"), Rollback(reason="bad")]
     assert schedule.evaluation({}, ended=False) == [Save()]
@@ -231,7 +231,7 @@ def test_requests_come_back_in_order(calls):
 
 def test_an_answer_that_is_no_request_is_an_error(calls):
     """G1: a hook that returns something means to ask for something."""
-    schedule, run = started(Recorder(calls, "a", when=Every(1), answers={"on_step": True}))
+    schedule, run = started(Recorder(calls, "a", when=When(every=1), answers={"on_step": True}))
     with pytest.raises(ActionError, match="action 'a' failed in on_step at step 1: TypeError: it returned True; a"):
         to(schedule, run, 1)
 
@@ -241,7 +241,7 @@ def test_an_answer_that_is_no_request_is_an_error(calls):
 
 def test_an_error_names_action_hook_and_step(calls):
     """G1: and ends the run; the cause is kept."""
-    schedule, run = started(Recorder(calls, "a", when=Every(1), answers={"on_step": KeyError("x")}))
+    schedule, run = started(Recorder(calls, "a", when=When(every=1), answers={"on_step": KeyError("x")}))
     with pytest.raises(ActionError) as caught:
         to(schedule, run, 7)
     summary, *place = str(caught.value).splitlines()
@@ -271,7 +271,7 @@ class WrongDataError(UserError):
 )
 def test_an_error_for_users_keeps_its_exit_code(calls, error, message, exit_code):
     """G1, N3, N6: a full disk is the storage's fault, and the same command may be started again."""
-    schedule, _ = started(Recorder(calls, "a", when=AfterEval(), answers={"on_eval": error}))
+    schedule, _ = started(Recorder(calls, "a", when=When(after_eval=True), answers={"on_eval": error}))
     with pytest.raises(ActionError, match=f"^action 'a' failed in on_eval at step 0: {message}") as caught:
         schedule.evaluation({}, ended=False)
     assert caught.value.exit_code == exit_code
@@ -280,9 +280,9 @@ def test_an_error_for_users_keeps_its_exit_code(calls, error, message, exit_code
 @pytest.mark.parametrize(("on_error", "called"), [("warn", [1, 2, 3]), ("disable", [1])])
 def test_an_error_may_be_a_warning(calls, caplog, on_error, called):
     """G1: said each time, or said once and not called again; others go on."""
-    action = Recorder(calls, "a", when=Every(1), answers={"on_step": OSError("disk")})
+    action = Recorder(calls, "a", when=When(every=1), answers={"on_step": OSError("disk")})
     action.on_error = on_error
-    schedule, run = started(action, Recorder(calls, "b", when=Every(1)))
+    schedule, run = started(action, Recorder(calls, "b", when=When(every=1)))
     with caplog.at_level(logging.WARNING):
         to(schedule, run, 1, 2, 3)
     assert [call[2] for call in calls if call[:2] == ("a", "on_step")] == called
@@ -298,7 +298,7 @@ def test_an_error_may_be_a_warning(calls, caplog, on_error, called):
 
 def test_a_stop_of_the_run_is_no_error_of_an_action(calls):
     """N5: whatever `on_error` says."""
-    action = Recorder(calls, "a", when=Every(1), answers={"on_step": PreemptedError("SIGTERM")})
+    action = Recorder(calls, "a", when=When(every=1), answers={"on_step": PreemptedError("SIGTERM")})
     action.on_error = "warn"
     schedule, run = started(action)
     with pytest.raises(PreemptedError):
@@ -329,7 +329,7 @@ def test_end_hooks_of_a_run_that_never_began_are_not_called(calls):
 
 
 class Counter(Action):
-    when = Every(1)
+    when = When(every=1)
 
     def __init__(self, name="counter"):
         self.name, self.count = name, 0
@@ -400,19 +400,24 @@ def test_actions_that_wait_for_evaluations_are_known(calls):
         def on_step(self, run):
             pass
 
-    actions = OnlyEval(), Stepping("after", AfterEval()), Stepping("steps", Every(3)), Recorder(calls, "both")
+    actions = (
+        OnlyEval(),
+        Stepping("after", When(after_eval=True)),
+        Stepping("steps", When(every=3)),
+        Recorder(calls, "both"),
+    )
     assert Schedule(actions).only_after_evaluations() == ["only_eval", "after"]
 
 
 def test_a_trigger_that_never_comes_is_said(calls, caplog):
     """B1: once, at the start, where the steps are known in advance."""
-    from official_trainer.triggers import AllOf, AtSteps
+    from official_trainer.config import When
 
     never = (
-        Recorder(calls, "late", when=AtSteps((5000,))),
-        Recorder(calls, "odd", when=AllOf((Every(10), AtSteps((5,))))),
+        Recorder(calls, "late", when=When(at_steps=(5000,))),
+        Recorder(calls, "odd", when=When(all=(When(every=10), When(at_steps=(5,))))),
     )
-    started(*never, Recorder(calls, "fine", when=Every(10)), Recorder(calls, "eval", when=AfterEval()))
+    started(*never, Recorder(calls, "fine", when=When(every=10)), Recorder(calls, "eval", when=When(after_eval=True)))
     said = "these actions are due at no step up to 100, where training ends: late, odd"
     assert [record.getMessage() for record in caplog.records] == [said]
 

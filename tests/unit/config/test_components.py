@@ -6,7 +6,6 @@ import textwrap
 import pytest
 import yaml
 
-from official_trainer import triggers
 from official_trainer.actions.learning_rate import LearningRateConfig
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import (
@@ -22,7 +21,6 @@ from official_trainer.config import (
 from official_trainer.config import components as component_module
 from official_trainer.config.compare import differences
 from official_trainer.config.components import ActionConfig
-from official_trainer.config.when import ExponentialWhen
 from official_trainer.tasks import registry
 from tests.support.packages import entry_point
 
@@ -164,53 +162,11 @@ def test_messages(text, message):
     assert any(message in problem for problem in said(text)), said(text)
 
 
-WHENS = [
-    ({"every": 3}, triggers.Every(3)),
-    ({"at_steps": (3, 5)}, triggers.AtSteps((3, 5))),
-    ({"first_steps": 3}, triggers.FirstSteps(3)),
-    ({"first_steps_of_process": 3}, triggers.FirstSteps(3, of_process=True)),
-    ({"n_times": 3}, triggers.NTimes(3)),
-    ({"exponential": ExponentialWhen()}, triggers.Exponential(100, 1.2)),
-    (
-        {"exponential": ExponentialWhen(start=2), "call_on_end": True},
-        triggers.AnyOf((triggers.Exponential(2, 1.2), triggers.AtEnd())),
-    ),
-    ({"every_seconds": 3}, triggers.EverySeconds(3)),
-    ({"every_seconds": 3, "measure_from": "start"}, triggers.EverySeconds(3, "start")),
-    (
-        {"every_seconds": 3, "call_on_end": True},
-        triggers.AnyOf((triggers.EverySeconds(3), triggers.AtEnd())),
-    ),
-    ({"after_eval": True}, triggers.AfterEval()),
-    ({"after_summary": True}, triggers.AfterSummary()),
-    ({"at_end": True}, triggers.AtEnd()),
-    ({"any": (When(every=3), When(at_end=True))}, triggers.AnyOf((triggers.Every(3), triggers.AtEnd()))),
-    ({"all": (When(every=3),)}, triggers.AllOf((triggers.Every(3),))),
-    ({"not_": When(every=3)}, triggers.Not(triggers.Every(3))),
-]
-
-
-@pytest.mark.parametrize(("fields", "trigger"), WHENS, ids=str)
-def test_every_trigger_can_be_written(fields, trigger):
-    """B1, G2–G5: one spelling for each."""
-    assert When(**fields).trigger() == trigger
-
-
-def test_no_trigger_is_forgotten():
-    """B1: by discovery: what is in triggers.py can be written."""
-    there = {
-        value
-        for name, value in vars(triggers).items()
-        if isinstance(value, type) and issubclass(value, triggers.Trigger) and name[0] != "_"
-    } - {triggers.Trigger}
-    assert there == {type(trigger) for _, trigger in WHENS}
-
-
 def test_config_of_an_action_says_when_and_how():
     """G1: name, priority and policy go to the action that is built."""
     schedule = Schedule([action("{type: learning_rate, name: x, when: {every: 3}, priority: 7, on_error: disable}")])
     (built,) = schedule.actions
-    assert (built.name, built.priority, built.on_error, built.when) == ("x", 7, "disable", triggers.Every(3))
+    assert (built.name, built.priority, built.on_error, built.when) == ("x", 7, "disable", When(every=3))
 
 
 # A workspace's own.

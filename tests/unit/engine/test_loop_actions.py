@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from official_trainer.actions.action import Action, Rollback, Save, Stop
 from official_trainer.actions.schedule import ActionError
-from official_trainer.config import ActionConfig
+from official_trainer.config import ActionConfig, When
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.errors import ExitCode
 from official_trainer.stopping import PreemptedError, StopRequest
-from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, AtEnd, AtSteps, Every, NTimes
 from tests.support.loops import KILLS, Disk, Killed, config_of, multiples, start
 
 
@@ -37,7 +36,7 @@ class Steps(Action):
 class Patience(Action):
     """Stops after `patience` evaluations without a better accuracy."""
 
-    name, when = "patience", AfterEval()
+    name, when = "patience", When(after_eval=True)
 
     def __init__(self, patience):
         self.patience, self.best, self.waited, self.seen = patience, -1.0, 0, []
@@ -74,7 +73,12 @@ def test_actions_rows_and_states_are_the_same_after_any_kills(intervals, every, 
     config = config_of(checkpoint_interval=checkpoint, validation_interval=validation, steps_per_loop=steps_per_loop)
 
     def actions():
-        when = [Every(every), NTimes(7), AnyOf((AtSteps((3, 50)), AtEnd())), AfterSummary()]
+        when = [
+            When(every=every),
+            When(n_times=7),
+            When(any=(When(at_steps=(3, 50)), When(at_end=True))),
+            When(after_summary=True),
+        ]
         return [*(Steps(trigger, str(n)) for n, trigger in enumerate(when)), Patience(patience)]
 
     whole, killed, unbroken = Disk(), Disk(), actions()
@@ -95,7 +99,7 @@ def test_actions_rows_and_states_are_the_same_after_any_kills(intervals, every, 
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40))
 def test_windows_end_where_actions_are_due(steps_per_loop, every, times):
     """B1, G2, G3: whatever steps_per_loop is."""
-    first, second = Steps(Every(every), "first"), Steps(NTimes(times), "second")
+    first, second = Steps(When(every=every), "first"), Steps(When(n_times=times), "second")
     run(Disk(), config_of(steps_per_loop=steps_per_loop), first, second)
     assert first.steps == [step for step in multiples(every, 100) if step % every == 0]
     assert len(second.steps) == min(times, 100)
@@ -119,7 +123,7 @@ def test_order_at_a_step():
             disk.events.append(("on_end", run.step))
 
     config = config_of(train_steps=5, summary_interval=5, checkpoint_interval=5, validation_interval=5)
-    run(disk, config, Both(Every(5)))
+    run(disk, config, Both(When(every=5)))
     assert [kind for kind, _ in disk.events] == [
         "initialize", "train", "on_step", "save", "on_eval", "validation", "on_end",
     ]  # fmt: skip
@@ -141,7 +145,7 @@ def test_actions_see_the_run():
             seen.append((run.step, run.state.end_step, run.summary_step, run.train_logs.get("step")))
             seen.append(run.state.shared["count"])
 
-    run(Disk(), config_of(train_steps=40), Looks(Every(15)))
+    run(Disk(), config_of(train_steps=40), Looks(When(every=15)))
     assert seen == [(15, 40, None, None), 1, (30, 40, 20, 20.0), 2]
 
 
@@ -151,7 +155,7 @@ def test_actions_see_the_run():
 def test_a_stop_is_the_end():
     """G1: summary, checkpoint and evaluation of that step, as of a last one; and it stays the end."""
     disk, said = Disk(), []
-    action = Steps(AtSteps((33,)), answer=lambda run: Stop(reason="enough"))
+    action = Steps(When(at_steps=(33,)), answer=lambda run: Stop(reason="enough"))
     loop, _ = start(disk, config_of(), action, methods={"on_stop": said.append})
     loop.run()
     assert loop.state.step == 33
@@ -165,7 +169,7 @@ def test_a_stop_after_an_evaluation_is_saved_with_what_is_known():
     """G1: the checkpoint of that step is made after the evaluation; a restart finds the end."""
     disk, action = Disk(), Patience(1)
     accuracies = {20: 0.5, 40: 0.4}
-    last = Steps(AtEnd(), "last")
+    last = Steps(When(at_end=True), "last")
     config = config_of(validation_interval=20, checkpoint_interval=50)
     run(disk, config, action, last, accuracies=accuracies)
     assert disk.checkpoints == last.steps == [40]
@@ -205,7 +209,7 @@ def test_a_stopped_run_stays_stopped_until_the_action_is_another(patience, name,
 def test_weights_to_be_exported_are_loaded_before_the_export():
     """G1: restore_best; after the last checkpoint, which keeps the last weights."""
     disk = Disk()
-    action = Steps(AtSteps((20,)), answer=lambda run: Stop(reason="enough", weights=("best", 10)))
+    action = Steps(When(at_steps=(20,)), answer=lambda run: Stop(reason="enough", weights=("best", 10)))
     loop, _ = start(disk, config_of(), action, methods={"on_end": lambda step, _: disk.events.append(("export", step))})
     loop.run()
     assert disk.events[-4:] == [("save", 20), ("validation", 20), ("load", ("best", 10)), ("export", 20)]
@@ -214,7 +218,7 @@ def test_weights_to_be_exported_are_loaded_before_the_export():
 def test_a_save_is_made_once():
     """G1: at a step of its own, and not twice where one is due."""
     disk = Disk()
-    run(disk, config_of(), Steps(AtSteps((13, 50)), answer=lambda run: Save()))
+    run(disk, config_of(), Steps(When(at_steps=(13, 50)), answer=lambda run: Save()))
     assert [step for kind, step in disk.events if kind == "save"] == [13, 50, 100]
 
 
@@ -229,8 +233,8 @@ def test_a_rollback_goes_through_recovery():
             return Rollback(reason="the loss has jumped")
         return None
 
-    action = Steps(AtSteps((60,)), "diverged", answer)
-    steps = Steps(Every(20))
+    action = Steps(When(at_steps=(60,)), "diverged", answer)
+    steps = Steps(When(every=20))
     loop, trainer = run(disk, config_of(recovery_max_trials=1), steps, action)
     assert gone == [60]
     assert trainer.train_iterator.skipped == 10
@@ -238,7 +242,7 @@ def test_a_rollback_goes_through_recovery():
     assert action.steps == [60]
     assert loop.state.step == 100
     with pytest.raises(NonFiniteError, match=r"the loss has jumped; the last good checkpoint is ckpt-50\n") as caught:
-        run(Disk(), config_of(), Steps(AtSteps((60,)), answer=lambda run: Rollback(reason="the loss has jumped")))
+        run(Disk(), config_of(), Steps(When(at_steps=(60,)), answer=lambda run: Rollback(reason="the loss has jumped")))
     assert caught.value.exit_code == ExitCode.NON_FINITE
 
 
@@ -255,7 +259,7 @@ def test_an_action_that_fails_ends_the_run_and_leaves_its_checkpoints():
 
     disk = Disk()
     with pytest.raises(ActionError, match="action 'broken' failed in on_step at step 70: OSError: disk full") as caught:
-        run(disk, config_of(), Steps(AtSteps((70,)), "broken", fail), Ends(Every(10), "ends"))
+        run(disk, config_of(), Steps(When(at_steps=(70,)), "broken", fail), Ends(When(every=10), "ends"))
     assert told == [caught.value]
     assert disk.checkpoints == [50]
 
@@ -272,7 +276,7 @@ def test_end_hooks_are_told_of_a_stop():
         stop.reason = "SIGTERM"
 
     with pytest.raises(PreemptedError):
-        run(disk, config_of(), Ends(AtSteps((30,)), answer=ask), stop=stop)
+        run(disk, config_of(), Ends(When(at_steps=(30,)), answer=ask), stop=stop)
     ((kind, saved),) = told
     assert kind is PreemptedError
     assert saved >= 30
@@ -293,7 +297,10 @@ def test_a_stop_where_an_action_is_due_does_not_lose_its_call(place):
                 stop.reason = "SIGTERM"
 
         def actions(answer=None):
-            return [Steps(AnyOf((Every(30), AtEnd())), "first"), Steps(AnyOf((Every(30), AtEnd())), "second", answer)]
+            return [
+                Steps(When(any=(When(every=30), When(at_end=True))), "first"),
+                Steps(When(any=(When(every=30), When(at_end=True))), "second", answer),
+            ]
 
         loop, _ = start(disk, config_of(), *actions(leave), methods={"on_window": ask}, stop=stop)
         with pytest.raises(PreemptedError):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from official_trainer.actions.action import Action, Assign, Result, Rollback
 from official_trainer.actions.schedule import ActionError
+from official_trainer.config import When
 from official_trainer.stopping import PreemptedError
-from official_trainer.triggers import AfterEval, AtEnd, AtSteps, Every
 from tests.support.loops import KILLS, Disk, Killed, config_of, start
 
 
@@ -60,8 +60,11 @@ def test_a_killed_run_ends_with_the_weights_rows_and_results_of_an_unbroken_one(
     config = config_of(checkpoint_interval=saves, validation_interval=validation, steps_per_loop=7)
 
     def actions():
-        after = ChangesAfterEvaluations(AfterEval(), "after", 5), Changes(AfterEval(), "after too", 7)
-        return [Counts(Every(counts)), Changes(Every(every)), *after]
+        after = (
+            ChangesAfterEvaluations(When(after_eval=True), "after", 5),
+            Changes(When(after_eval=True), "after too", 7),
+        )
+        return [Counts(When(every=counts)), Changes(When(every=every)), *after]
 
     whole, killed = Disk(), Disk()
     loop, trainer = run(whole, config, *actions())
@@ -84,9 +87,9 @@ def test_what_is_handed_back_is_in_the_checkpoint_and_the_evaluation_of_that_ste
         def on_step(self, run):
             seen.append(run.trainer.weight)
 
-    sets = Changes(Every(20), "sets", factor=0)
+    sets = Changes(When(every=20), "sets", factor=0)
     config = config_of(train_steps=20, checkpoint_interval=20, validation_interval=20)
-    run(disk, config, sets, Looks(Every(20), "looks"))
+    run(disk, config, sets, Looks(When(every=20), "looks"))
     assert seen == [20]
     assert disk.weights == {20: 20}
     assert disk.results["validation", 20]["weight"] == 20
@@ -96,7 +99,7 @@ def test_what_is_handed_back_after_an_evaluation_counts_from_the_next_step_on():
     """B12: the checkpoint of that step has the weights that were evaluated."""
     disk = Disk()
     config = config_of(train_steps=20, checkpoint_interval=20, validation_interval=20)
-    _, trainer = run(disk, config, ChangesAfterEvaluations(AfterEval(), factor=0))
+    _, trainer = run(disk, config, ChangesAfterEvaluations(When(after_eval=True), factor=0))
     assert disk.weights[20] == disk.results["validation", 20]["weight"] != 20
     assert trainer.weight == 20
 
@@ -119,7 +122,7 @@ def test_values_that_are_refused_name_the_action():
         raise ValueError("'weight' is no variable")
 
     def ends_with(on_error):
-        action = Changes(AtSteps((30,)))
+        action = Changes(When(at_steps=(30,)))
         action.on_error = on_error
         loop, trainer = start(Disk(), config_of(), action)
         trainer.assign = refuse
@@ -137,14 +140,14 @@ def test_a_rollback_takes_back_what_was_assigned_and_found():
     gone = []
 
     class Goes(Action):
-        name, when = "goes", AtSteps((60,))
+        name, when = "goes", When(at_steps=(60,))
 
         def on_step(self, run):
             gone.append((run.trainer.weight, dict(run.state.results)))
             return Rollback(reason="once") if len(gone) == 1 else None
 
     config = config_of(recovery_max_trials=1, recovery_data="repeat")
-    loop, _ = run(Disk(), config, Counts(Every(20)), Changes(AtSteps((55,))), Goes())
+    loop, _ = run(Disk(), config, Counts(When(every=20)), Changes(When(at_steps=(55,))), Goes())
     assert len(gone) == 2
     assert gone[0] == gone[1]
     assert loop.state.results == {"counts": {"calls": 5}}
@@ -158,7 +161,7 @@ def test_the_caller_passes_arguments_and_reads_results_by_name():
     seen = []
 
     class Reads(Action):
-        name, when, priority = "reads", Every(10), 1
+        name, when, priority = "reads", When(every=10), 1
 
         def on_step(self, run):
             seen.append((run.state.shared["teacher"], run.state.results["counts"]))
@@ -167,7 +170,7 @@ def test_the_caller_passes_arguments_and_reads_results_by_name():
         def on_end(self, run, failure):
             return Result(value={"steps": run.step})
 
-    loop, _ = start(Disk(), config_of(train_steps=20), Reads(), Counts(Every(10)))
+    loop, _ = start(Disk(), config_of(train_steps=20), Reads(), Counts(When(every=10)))
     teacher = object()
     loop.state.shared["teacher"] = teacher
     loop.run()
@@ -179,7 +182,7 @@ def test_a_result_that_no_checkpoint_can_hold_is_refused():
     """B12: when it is handed back, by the name of the action."""
 
     class Hands(Action):
-        name, when = "hands", AtEnd()
+        name, when = "hands", When(at_end=True)
 
         def on_step(self, run):
             return Result(value=object())

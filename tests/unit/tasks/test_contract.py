@@ -14,7 +14,6 @@ from official_trainer.actions.schedule import Schedule
 from official_trainer.config import ActionConfig
 from official_trainer.tasks import contract
 from official_trainer.tasks.contract import ContractError
-from official_trainer.triggers import Trigger
 from official_trainer.user_code import notes_on
 
 
@@ -200,18 +199,6 @@ class Short(Action):
         """Takes too little."""
 
 
-class Odd(Trigger):
-    def next_step(self, after):
-        """Takes too little."""
-
-
-class Triggered(Action):
-    when = Odd()
-
-    def on_step(self, run):
-        """As it should be."""
-
-
 class ShortConfig(ActionConfig):
     def build(self, run):
         """Takes too much."""
@@ -222,14 +209,13 @@ class ShortConfig(ActionConfig):
     [
         (Short(), "Short.on_eval: the engine calls on_eval(run, logs), which fails: too many positional argu"
                   "ments; write def on_eval(self, run, logs)"),
-        (Triggered(), "Odd.next_step: the engine calls next_step(after, until, span), which fails: too many"),
         (ShortConfig(type="short"), "ShortConfig.build: the engine calls build(), which fails: missing a required "
                                     "argument: 'run'; write def build(self)"),
         (lambda run, logs: None, "an action that is a function is called as <lambda>(logs), which fails: missing a"),
     ],
 )  # fmt: skip
 def test_an_action_is_refused(source, words):
-    """N28: its hooks, its trigger, its config; a function."""
+    """N28: its hooks, its config; a function."""
     with pytest.raises(TypeError) as caught:
         Schedule([source])
     assert words in " ".join(str(caught.value).split())
