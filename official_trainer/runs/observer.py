@@ -28,7 +28,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE, STOP_FILE
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import tf
-from official_trainer.lock import DirectoryLock, file_names
+from official_trainer.lock import DirectoryLock, lock_names
 from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.stall_report import LateReports, stacks
@@ -105,7 +105,7 @@ class TrainingProcess:
                 yield
         except BaseException as error:
             failure = self._explain(error)
-            if self.lock.lost_to is None:
+            if self.lock.loss is None:
                 with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
                     self.save_time()
                 exit_code, message = report.as_recorded(failure, self._job.model_dir)
@@ -129,14 +129,13 @@ class TrainingProcess:
         if self._job.cluster is not None or not self.record.is_first:
             return False
         directory = self._job.model_dir
-        kernels, leased = file_names()
         our_names = {RUN_FILE, STATUS_FILE, PARAMS_FILE, *config_changes.gin_names(self._job.mode)}
         written = set(files.list_dir(directory)).difference(names_before or ())
-        if not written <= {*our_names, kernels, leased}:
+        if not written <= {*our_names, *lock_names()}:
             return False
         for name in written & our_names:
             files.remove(self._job.path(name))
-        self.lock.release(leaves_file=kernels not in written)
+        self.lock.release()
         if names_before is None:
             files.remove_if_empty(directory)
         return True

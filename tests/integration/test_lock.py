@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import functools
 import json
 import os
 import re
@@ -20,7 +19,7 @@ import pytest
 
 from official_trainer import files, lock
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.lock import LEASE_SECONDS, DirectoryLock, LockedError, own_folder, remove_abandoned
+from official_trainer.lock import LEASE_SECONDS, DirectoryLock, LockedError, lock_path, own_folder, remove_abandoned
 from official_trainer.tracking.record import prepare_model_dir
 from tests import ROOT
 
@@ -53,8 +52,8 @@ class FakeTime:
 
 
 def make(directory, fake=None, **options):
-    """Returns a lock that cannot wait, or one on the clock of `fake`."""
-    fake = fake or FakeTime(meanwhile=lambda: pytest.fail("waited"))
+    """Returns a lock that waits on the clock of `fake`, or on one of its own."""
+    fake = fake or FakeTime()
     return DirectoryLock(directory, clock=fake.clock, sleep=fake.sleep, **options)
 
 
@@ -63,13 +62,18 @@ def read(directory, name="lock"):
 
 
 def write(directory, **changes):
-    """Writes what a holder on another machine would."""
+    """Writes what another holder would."""
     values = {"command": "python train.py", "host": "gpu-7", "pid": 41, "since": "2026-01-02T03:04:05+00:00"}
-    values |= {"machine": "another", "owner": "theirs", "renewals": 3, **changes}
+    values |= {"owner": "theirs", "renewals": 3, **changes}
     path = files.join(directory, ".lock.json")
     with files.open_file(path + ".theirs", "w") as file:
         file.write(json.dumps(values))
     files.tf.io.gfile.rename(path + ".theirs", path, overwrite=True)
+
+
+def write_raw(directory, raw):
+    with files.open_file(files.join(directory, ".lock.json"), "wb") as file:
+        file.write(raw)
 
 
 def content(directory):
@@ -112,35 +116,6 @@ def no_flock(monkeypatch, number):
     monkeypatch.setattr(fcntl, "flock", flock)
 
 
-# Without a wait.
-
-
-def test_a_lock_that_needs_a_wait_is_tried_again(remote):
-    """N11: it is taken by the call that sees the holder silent for as long as a lease, and not before."""
-    fake = FakeTime(meanwhile=lambda: pytest.fail("waited"))
-    write(remote)
-    mine = make(remote, fake)
-    for _ in range(3):
-        assert not mine.try_acquire()
-        fake.now += LEASE_SECONDS - 1
-        write(remote, renewals=fake.now)
-    assert not mine.try_acquire()
-    fake.now += LEASE_SECONDS
-    assert mine.try_acquire()
-    assert read(remote)["owner"] != "theirs"
-    mine.release()
-    assert mine.try_acquire()  # free: at once
-    mine.release()
-
-
-def test_a_lock_that_is_held_is_tried_in_vain(run_dir):
-    """N11: nothing was written."""
-    with make(run_dir):
-        before = content(run_dir)
-        assert not make(run_dir).try_acquire()
-        assert content(run_dir) == before
-
-
 def test_a_lock_does_not_show_the_password_of_a_url(run_dir, monkeypatch):
     """N11: the file that says who holds it is read by others."""
     for url, shown in (
@@ -165,6 +140,7 @@ def test_a_second_process_is_refused_and_told_by_whom(run_dir):
         before = content(run_dir)
         with pytest.raises(LockedError) as refused:
             make(run_dir).acquire()
+        assert not make(run_dir).try_acquire()
         assert content(run_dir) == before
     message = (
         rf"--model_dir={re.escape(run_dir)} is in use by pid {holder.pid} on {re.escape(socket.gethostname())}, "
@@ -183,27 +159,30 @@ def test_the_lock_of_a_killed_process_is_taken_at_once(run_dir):
         holder.wait(TIMEOUT_SECONDS)
     assert read(run_dir)["pid"] == holder.pid
     prepare_model_dir(run_dir, "digits")  # what is left does not make a fresh directory unusable
-    with make(run_dir):
+    fake = FakeTime()
+    with make(run_dir, fake):
         assert read(run_dir)["pid"] == os.getpid()
+    assert fake.now == 0
 
 
-def test_the_lock_that_a_killed_process_left_to_a_program_is_waited_for(run_dir):
-    """One that is killed while it starts git leaves its lock to the new process, until that is the program."""
-    with process(HOLD + SAY_AND_WAIT, run_dir) as holder:
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait(TIMEOUT_SECONDS)
-    with open(os.path.join(run_dir, ".lock"), "w") as program:
-        fcntl.flock(program, fcntl.LOCK_EX)
+@pytest.mark.parametrize("name", [None, "a killed holder", "garbled"])
+def test_a_holder_gets_a_second_to_write_its_name_or_to_end(run_dir, name):
+    """N11: one that was killed while it started a program has left the lock to that one, until this begins."""
+    if name is not None:
+        write(run_dir) if name == "a killed holder" else write_raw(run_dir, b"{")
+    with open(os.path.join(run_dir, ".lock"), "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
         fake = FakeTime()
-        with pytest.raises(LockedError, match=f"is in use by pid {holder.pid} "):
+        who = "pid 41 on gpu-7, " if name == "a killed holder" else r"a process that left no readable name\. Wait until"
+        with pytest.raises(LockedError, match=f"is in use by {who}"):
             make(run_dir, fake).acquire()
-        assert 0 < fake.now <= 1
-        with make(run_dir, FakeTime(meanwhile=program.close)):
+        assert 0 < fake.now <= 2
+        with make(run_dir, FakeTime(meanwhile=other.close)):
             assert read(run_dir)["pid"] == os.getpid()
 
 
 def test_what_a_killed_renewal_left_is_removed(run_dir):
-    write(run_dir, machine=lock._machine())
+    write(run_dir)
     for name in (".lock.json.tmp-41", ".lock.json.tmp-42", "ckpt.tmp-41"):
         (Path(run_dir) / name).write_text("{")
     with make(run_dir):
@@ -217,14 +196,16 @@ def test_a_holder_says_who_it_is_and_leaves_no_name(run_dir):
         assert values["host"] == socket.gethostname()
         assert (values["pid"], values["command"], values["mode"]) == (os.getpid(), "train.py --x", "train")
         assert values["renewals"] == 0
-        held.renew()
-        assert read(run_dir) == {**values, "renewals": 1}
-    assert content(run_dir) == {".lock": b""}
+        for number, before in enumerate((lambda: None, lambda: os.remove(lock_path(run_dir)), lambda: write(run_dir))):
+            before()
+            held.renew()  # the kernel's lock decides
+            assert held.loss is None and read(run_dir) == {**values, "renewals": number + 1}
+    assert content(run_dir) == {}
     prepare_model_dir(run_dir, "digits")
     held.release()
     held.renew()
-    assert content(run_dir) == {".lock": b""}
     make(run_dir).release()
+    assert content(run_dir) == {}
     with held:
         assert read(run_dir)["owner"] != values["owner"]
 
@@ -233,18 +214,6 @@ def test_locks_of_other_names_and_directories_are_others(run_dir, tmp_path):
     with make(run_dir), make(run_dir, name="continuous_eval"), make(str(tmp_path)):
         assert read(run_dir, "continuous_eval")["pid"] == os.getpid()
         assert sorted(os.listdir(run_dir)) == [".continuous_eval", ".continuous_eval.json", ".lock", ".lock.json"]
-
-
-def test_a_holder_that_has_not_said_who_it_is_gets_a_moment(run_dir):
-    with open(os.path.join(run_dir, ".lock"), "w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        fake = FakeTime()
-        with pytest.raises(LockedError, match=r"is in use by a process that left no readable name\. Wait until it has"):
-            make(run_dir, fake).acquire()
-        assert 0 < fake.now <= 1
-        fake = FakeTime(meanwhile=other.close)
-        with make(run_dir, fake):
-            assert read(run_dir)["pid"] == os.getpid()
 
 
 def test_many_processes_never_hold_it_at_once(run_dir):
@@ -325,69 +294,56 @@ sys.stdin.read()
             pass
 
 
-# Leases: another machine, no flock, URLs.
+# Leases: no flock, URLs.
 
 
-def test_the_lease_of_a_dead_machine_is_taken_over(run_dir, caplog):
-    write(run_dir)
+@pytest.mark.parametrize("raw", [None, b"", b"{", b"null", b"[1]", b'{"owner": 1}', b"\xff\xfe\x00", b"[" * 100_000])
+def test_a_lease_that_is_not_renewed_is_taken_over(remote, raw, caplog):
+    """N11: after it was watched; one that is not as a holder writes it is the same to those who come."""
+    write(remote) if raw is None else write_raw(remote, raw)
     fake = FakeTime()
-    with make(run_dir, fake) as held:
-        assert read(run_dir)["pid"] == os.getpid()
-        assert held.lost_to is None
+    assert not make(remote, fake).try_acquire()
+    with make(remote, fake) as held:
+        assert read(remote)["pid"] == os.getpid() and held.loss is None
     assert LEASE_SECONDS <= fake.now <= LEASE_SECONDS + 2
-    assert caplog.messages == [
-        f"{run_dir} was in use by pid 41 on gpu-7, since 2026-01-02T03:04:05+00:00, command: python train.py: "
-        "waiting 20 seconds to see whether it still is"
-    ]
+    who = "pid 41 on gpu-7, since 2026-01-02T03:04:05+00:00, command: python train.py"
+    who = who if raw is None else "a process that left no readable name"
+    assert caplog.messages == [f"{remote} was in use by {who}: waiting 20 seconds to see whether it still is"]
 
 
-@pytest.mark.parametrize("late_seconds", [1, 19, 20, 300])
-def test_a_live_holder_on_another_machine_is_not_disturbed(run_dir, late_seconds):
-    """Even if this process was stopped meanwhile and finds its time over."""
-    write(run_dir)
+@pytest.mark.parametrize("late_seconds", [1, 19, 300])
+def test_a_holder_that_renews_its_lease_is_not_disturbed(remote, late_seconds):
+    """N11: even if this process was stopped meanwhile and finds its time over."""
+    write(remote)
     fake = FakeTime()
-
-    def renew():
-        if fake.now >= late_seconds:
-            write(run_dir, renewals=4)
-
-    fake._meanwhile = renew
+    fake._meanwhile = lambda: write(remote, renewals=4) if fake.now >= late_seconds else None
     if late_seconds > LEASE_SECONDS:
         fake.sleep = lambda seconds: FakeTime.sleep(fake, late_seconds)
     message = r"in use by pid 41 on gpu-7, .*stop it with `kill 41` on gpu-7, or name another --model_dir"
     with pytest.raises(LockedError, match=message):
-        make(run_dir, fake).acquire()
-    assert read(run_dir)["renewals"] == 4
+        make(remote, fake).acquire()
+    assert read(remote)["renewals"] == 4
     assert fake.now == late_seconds
 
 
-def test_who_stops_waiting_holds_nothing(run_dir):
-    write(run_dir)
-    before = content(run_dir)
+def test_a_lease_that_is_given_back_is_taken(remote):
+    """N11: also while another process waits."""
+    first = make(remote)
+    first.acquire()
+    fake = FakeTime(meanwhile=first.release)
+    with make(remote, fake):
+        assert fake.now < LEASE_SECONDS / 2
+    assert not files.exists(files.join(remote, ".lock.json"))
 
+
+def test_who_stops_waiting_holds_nothing(remote):
     def stop():
         raise KeyboardInterrupt
 
+    write(remote)
     with pytest.raises(KeyboardInterrupt):
-        make(run_dir, FakeTime(meanwhile=stop)).acquire()
-    assert content(run_dir) == {**before, ".lock": b""}
-    os.remove(os.path.join(run_dir, ".lock.json"))
-    with make(run_dir):
-        pass
-
-
-def test_without_flock_a_live_holder_is_told_by_its_renewals(remote):
-    with make(remote) as held:
-        fake = FakeTime(meanwhile=held.renew)
-        before = files.list_dir(remote)
-        with pytest.raises(LockedError, match=rf"--model_dir={remote} is in use by pid {os.getpid()} on"):
-            make(remote, fake).acquire()
-        assert fake.now < LEASE_SECONDS / 2
-        assert held.lost_to is None
-        assert files.list_dir(remote) == before
-    assert not files.exists(files.join(remote, ".lock.json"))
-    with make(remote):
-        pass
+        make(remote, FakeTime(meanwhile=stop)).acquire()
+    assert read(remote)["owner"] == "theirs"
 
 
 def test_without_flock_a_silent_holder_loses_its_lease_and_notices_it(remote):
@@ -399,12 +355,16 @@ def test_without_flock_a_silent_holder_loses_its_lease_and_notices_it(remote):
             rf"--model_dir={remote} was taken over by pid {os.getpid()} on \S+, since \S+, command: new, because this "
             r"process did not renew its lock for 20 seconds, or because both started at the same time\. Start it again "
             r"after the other process has ended, or name another --model_dir\.",
-            old.lost_to,
+            str(old.loss),
         )
         old.release()
         assert read(remote)["command"] == "new"
         new.renew()
-        assert new.lost_to is None
+        assert new.loss is None
+        files.remove(files.join(remote, ".lock.json"))  # another holder may have come and gone
+        new.renew()
+        with pytest.raises(LockedError, match="was taken over by a process that left no readable name, because"):
+            new.check_held()
 
 
 def test_two_who_write_at_once_find_out(remote, monkeypatch):
@@ -420,36 +380,6 @@ def test_two_who_write_at_once_find_out(remote, monkeypatch):
     assert read(remote)["owner"] == "theirs"
 
 
-def write_raw(directory, raw):
-    with files.open_file(files.join(directory, ".lock.json"), "wb") as file:
-        file.write(raw)
-
-
-GARBLED = [b"", b"{", b"null", b"[1]", b'{"owner": 1}', b"\xff\xfe\x00", b"[" * 100_000]
-
-
-@pytest.mark.parametrize("raw", GARBLED, ids=range(len(GARBLED)))
-def test_a_garbled_lock_is_an_unknown_holder(run_dir, raw, caplog):
-    write_raw(run_dir, raw)
-    fake = FakeTime(meanwhile=lambda: write_raw(run_dir, raw + b" "))
-    message = r"in use by a process that left no readable name\. Wait until it has ended, or name another --model_dir"
-    with pytest.raises(LockedError, match=message):
-        make(run_dir, fake).acquire()
-    fake = FakeTime()
-    with make(run_dir, fake):
-        assert read(run_dir)["pid"] == os.getpid()
-    assert fake.now >= LEASE_SECONDS
-    assert len(caplog.messages) == 2
-
-
-def test_a_lock_that_cannot_be_read_is_no_free_one(run_dir):
-    os.makedirs(os.path.join(run_dir, ".lock.json"))
-    fake = FakeTime()
-    with pytest.raises(OSError, match=r"\.lock\.json"):
-        make(run_dir, fake).acquire()
-    assert fake.now >= LEASE_SECONDS
-
-
 # Renewals.
 
 
@@ -461,45 +391,24 @@ def soon(is_so):
         time.sleep(0.001)
 
 
-def test_a_thread_renews_and_says_once_when_it_cannot(run_dir, monkeypatch, caplog):
+def test_a_thread_renews_and_says_once_when_it_cannot(remote, monkeypatch, caplog):
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.001)
-    written = files.write_text_atomically
-    with DirectoryLock(run_dir) as held:
-        soon(lambda: read(run_dir)["renewals"] > 2)
+
+    def full(path, text, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    with DirectoryLock(remote) as held:
+        soon(lambda: read(remote)["renewals"] > 2)
         with monkeypatch.context() as patch:
-            patch.setattr(files, "write_text_atomically", lambda path, *_, **__: written(f"{path}/missing", ""))
+            patch.setattr(files, "write_text_atomically", full)
             soon(lambda: caplog.messages)
-        before = read(run_dir)["renewals"]
-        soon(lambda: read(run_dir)["renewals"] > before)
-        assert held.lost_to is None
-        soon(lambda: write(run_dir) or held.lost_to)  # a renewal under way may write over the first
+        before = read(remote)["renewals"]
+        soon(lambda: read(remote)["renewals"] > before)
+        assert held.loss is None
+        soon(lambda: write(remote) or held.loss)  # a renewal under way may write over the first
     assert len(caplog.messages) == 1
-    assert re.fullmatch(r".*/run/\.lock\.json could not be renewed: .* is a file, not a .*", caplog.messages[0])
-    assert read(run_dir)["owner"] == "theirs"
-
-
-def test_a_name_that_was_removed_or_garbled_is_written_again(run_dir):
-    with make(run_dir) as held:
-        owner = read(run_dir)["owner"]
-        os.remove(os.path.join(run_dir, ".lock.json"))
-        held.renew()
-        assert read(run_dir)["owner"] == owner
-        write_raw(run_dir, b"{")
-        held.renew()
-        assert read(run_dir)["owner"] == owner
-        assert held.lost_to is None
-
-
-def test_after_a_long_silence_a_missing_name_is_a_loss(run_dir):
-    """Somebody may have come and gone."""
-    fake = FakeTime()
-    with make(run_dir, fake) as held:
-        os.remove(os.path.join(run_dir, ".lock.json"))
-        fake.now += LEASE_SECONDS + 1
-        held.renew()
-        assert "was taken over by a process that left no readable name, because" in held.lost_to
-        held.renew()
-        assert not os.path.exists(os.path.join(run_dir, ".lock.json"))
+    assert re.match(r".*/\.lock\.json could not be renewed: ", caplog.messages[0])
+    assert read(remote)["owner"] == "theirs"
 
 
 # What the file system does.
@@ -579,7 +488,7 @@ def test_a_holder_notices_that_its_directory_was_moved(tmp_path, is_replaced):
         old.rename(new)
         if is_replaced:
             old.mkdir()
-        assert re.fullmatch(message, held.lost_to)
+        assert re.fullmatch(message, str(held.loss))
         held.renew()
         (old / "missing").read_text()  # what a process that wants to go on would meet
     assert caught.value.exit_code == ExitCode.CONFIG  # a launcher does not begin another run at the old place
@@ -609,7 +518,7 @@ def test_a_holder_notices_that_its_directory_was_removed(tmp_path):
     (tmp_path / "run").mkdir()
     with make(str(tmp_path / "run")) as held:
         shutil.rmtree(tmp_path / "run")
-        assert "the directory is removed, or now elsewhere" in held.lost_to
+        assert "the directory is removed, or now elsewhere" in str(held.loss)
     assert not (tmp_path / "run").exists()
 
 
@@ -659,23 +568,10 @@ def test_only_the_folders_of_killed_processes_are_removed(run_dir):
     with process(OWN, run_dir) as killed, process(OWN, run_dir) as alive:
         os.kill(killed.pid, signal.SIGKILL)
         killed.wait(TIMEOUT_SECONDS)
-        remove_abandoned(run_dir, r"\.own(-.*)?", make)
+        remove_abandoned(run_dir, r"\.own(-.*)?")
         there = [".own-file", ".own-link", ".owner", "mine", os.path.basename(alive.first_line)]
         assert files.list_dir(run_dir) == sorted(there)
         assert "data" in files.list_dir(alive.first_line) and files.list_dir(files.join(run_dir, "mine")) == []
-
-
-@pytest.mark.parametrize("renews", [False, True])
-def test_a_folder_of_another_machine_is_watched_before_it_is_removed(run_dir, renews):
-    """N11: as the lock of a run is; so is one on a URL."""
-    folder = files.join(run_dir, ".own-1")
-    files.make_dirs(folder)
-    write(folder)
-    fake = FakeTime()
-    fake._meanwhile = lambda: write(folder, renewals=fake.now) if renews and fake.now > 4 else None
-    remove_abandoned(run_dir, r"\.own-.*", functools.partial(make, fake=fake))
-    assert files.exists(folder) == renews
-    assert fake.now == (5 if renews else LEASE_SECONDS)
 
 
 def test_a_folder_that_is_taken_for_an_abandoned_one_is_made_again(run_dir, monkeypatch):
@@ -686,7 +582,7 @@ def test_a_folder_that_is_taken_for_an_abandoned_one_is_made_again(run_dir, monk
         os.makedirs(path)
         made.append(path)
         if len(made) == 1:
-            remove_abandoned(run_dir, r"\.own-.*", make)
+            remove_abandoned(run_dir, r"\.own-.*")
 
     monkeypatch.setattr(files, "make_dirs", make_dirs)
     with own_folder(run_dir, ".own-") as folder:
@@ -710,13 +606,13 @@ def test_a_file_that_was_removed_is_held_by_no_one(tmp_path, monkeypatch):
     def handed_over(*arguments):
         if not called:
             called.append(arguments)
-            first.release(leaves_file=False)
+            first.release()
             third.acquire()
         return flock(*arguments)
 
     monkeypatch.setattr(fcntl, "flock", handed_over)
     with pytest.raises(LockedError, match="is in use by"):
         second.acquire()
-    third.release(leaves_file=False)
+    third.release()
     assert os.listdir(tmp_path) == []
-    assert first.lost_to is None
+    assert first.loss is None
