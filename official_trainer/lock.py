@@ -5,9 +5,10 @@ make beside each other in one directory, each for itself.
 Does not own: which directory may be a run's (`tracking/record.py`), or what becomes of a run whose lock is lost.
 
 Two files, both hidden, so that a directory with nothing else in it still counts as empty. The kernel's `flock` on
-`.lock` ends with its holder. `.lock.json` names the holder, who writes it again and again. On a URL, and on a file
-system without `flock`, that file is a lease: a new process watches it, and while it changes, its holder lives. Only the
-new process's own clock is read; those of two machines are never compared.
+`.lock` ends with its holder, so on one machine it is always right. `.lock.json` names the holder, who writes it again
+and again. Where `flock` does not tell (a URL, another machine: not all mounts share locks) that file is a lease: a new
+process watches it, and while it changes, its holder lives. Only the new process's own clock is read; those of two
+machines are never compared.
 
 Such places have no compare-and-swap, so two new processes may both write. The last one holds the lock; the other one
 notices it at once or at its next renewal.
@@ -52,6 +53,7 @@ _POLL_SECONDS = 1.0
 _HANDOVER_SECONDS = 1.0  # in which a holder may write its name, or end
 _NO_FLOCK = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 _VALUE_CHARACTERS = 200
+_SHOWN_OTHERWISE = ("pid", "host", "since", "machine", "owner", "renewals")
 
 
 def command_text(argv: Sequence[str]) -> str:
@@ -84,6 +86,8 @@ def lock_path(directory: str | os.PathLike[str]) -> str:
 class DirectoryLock:
     """Keeps other processes, on this machine and on others, from using a directory; use it in a `with` block.
 
+    Size: what was seen of another holder is kept from one `try_acquire` to the next.
+
     Args:
       directory: local path or URL that exists and can be written.
       name: of the lock; locks of different names do not affect each other.
@@ -112,8 +116,11 @@ class DirectoryLock:
         self._renewing: RepeatingThread | None = None
         self._values: dict[str, Any] | None = None  # what the file holds while this object holds the lock
         self._flock: int | None = None  # the descriptor of the kernel's lock; None for a lease
+        self._identity: tuple[int, int] | None = None  # of the local directory
         self._taken_over: LockedError | None = None
         self._has_warned = False  # of a renewal that failed
+        self._seen: dict[str, Any] | None = None  # of another holder
+        self._seen_seconds = 0.0
 
     @property
     def loss(self) -> LockedError | None:
@@ -145,31 +152,36 @@ class DirectoryLock:
             if self._clock() - began >= _HANDOVER_SECONDS:
                 raise self._refusal()
             self._sleep(_HANDOVER_SECONDS / 10)
-        first: dict[str, Any] | None = None
-        while self._flock is None:
-            # The clock before the look: this process may be stopped between the two.
-            now, holder = self._clock(), _holder(self._path)
-            if holder is None or (holder == first and now - began >= LEASE_SECONDS):
-                break
-            if first is None:
-                first, began = holder, self._clock()
-                how_long = f"waiting {LEASE_SECONDS:g} seconds to see whether it still is"
-                _logger.warning("%s was in use by %s: %s", self._directory, _describe(holder), how_long)
-            elif holder != first:
-                raise self._refusal()
-            self._sleep(_POLL_SECONDS)
-        self._begin()
+        first = None
+        try:  # what ends the wait leaves nothing held
+            while not self._is_free():
+                if first is None:
+                    first, how_long = self._seen, f"waiting {LEASE_SECONDS:g} seconds to see whether it still is"
+                    _logger.warning("%s was in use by %s: %s", self._directory, _describe(first), how_long)
+                elif self._seen != first:
+                    raise self._refusal()
+                self._sleep(_POLL_SECONDS)
+            self._begin()
+        except BaseException:
+            self._drop()
+            raise
 
     def try_acquire(self) -> bool:
         """Takes the lock if that needs no wait; returns whether it did.
 
+        A lease that has ended is taken by the call that finds it as a call `LEASE_SECONDS` ago, on the same object, has
+        found it.
+
         Raises:
           OSError: the directory is not there or cannot be written.
         """
-        if not self._take_flock() or (self._flock is None and _holder(self._path) is not None):
+        if not self._take_flock():
             return False
         with contextlib.suppress(LockedError):
-            self._begin()
+            if self._is_free():
+                self._begin()
+        if not self._is_holder():
+            self._drop()
         return self._is_holder()
 
     def renew(self) -> None:
@@ -181,15 +193,16 @@ class DirectoryLock:
             if not self._is_holder() or self.loss is not None:
                 return
             try:
-                if self._flock is not None or self._is_written():
+                # What is missing or garbled is written again; without `flock`, another holder may have come and gone.
+                holder = _read(self._path)
+                if self._is_written(holder) or (self._flock is not None and not holder):
                     self._write()
-                else:
-                    self._taken_over = LockedError(
-                        f"{self._flag}={self._directory} was taken over by {_describe(_holder(self._path))}, because "
-                        f"this process did not renew its lock for {LEASE_SECONDS:g} seconds, or because both started "
-                        f"at the same time. Start it again after the other process has ended, or name another "
-                        f"{self._flag}."
-                    )
+                    return
+                self._taken_over = LockedError(
+                    f"{self._flag}={self._directory} was taken over by {_describe(holder)}, because this process did "
+                    f"not renew its lock for {LEASE_SECONDS:g} seconds, or because both started at the same time. "
+                    f"Start it again after the other process has ended, or name another {self._flag}."
+                )
             except Exception as error:  # of any file system
                 if not self._has_warned:
                     _logger.warning("%s could not be renewed: %s", self._path, error)
@@ -203,10 +216,8 @@ class DirectoryLock:
             self._renewing.stop()
         with self._mutex:
             try:
-                if self._is_in_place() and self._is_written():
+                if self._is_in_place() and self._is_written(_read(self._path)):
                     files.remove(self._path)
-                if self._flock is not None and self._is_in_place():
-                    files.remove(self._flock_path)  # while it is held: who has opened it looks at its path again
             except Exception as error:  # an error here would hide the one that ended the run
                 _logger.warning("%s could not be removed: %s", self._path, error)
             self._values = None
@@ -237,6 +248,7 @@ class DirectoryLock:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "machine": _machine(),
             "owner": secrets.token_hex(16),
             "renewals": -1,
         }
@@ -244,7 +256,7 @@ class DirectoryLock:
             if self._flock is not None:  # else a temporary file may be that of another process that writes now
                 files.remove_temporaries(self._directory, os.path.basename(self._path))
             self._write()
-            if not self._is_written():
+            if not self._is_written(_read(self._path)):
                 raise self._refusal()
             self._renewing = RepeatingThread("directory-lock", self.renew, RENEW_SECONDS)
             self._renewing.start()
@@ -268,15 +280,17 @@ class DirectoryLock:
                     return False
                 raise
             _held_descriptors().add(self._flock)
-            if self._is_in_place():
-                break
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._flock), os.stat(self._flock_path)):
+                    break
             self._drop()  # the holder before has removed the file
+        self._identity = None if files.is_url(self._directory) else _identity(self._directory)
         return True
 
     def _is_in_place(self) -> bool:
-        """Whether the file that the kernel has locked is at its path; it is not if the directory was moved."""
+        """Whether the directory at the path is the one whose lock was taken."""
         try:
-            return self._flock is None or os.path.samestat(os.fstat(self._flock), os.stat(self._flock_path))
+            return self._identity is None or self._identity == _identity(self._directory)
         except FileNotFoundError:
             return False
         except OSError:  # the storage fails, so it is unknown
@@ -300,8 +314,18 @@ class DirectoryLock:
     def _is_holder(self) -> bool:
         return self._values is not None and self._values["pid"] == os.getpid()  # not in a fork of the holder
 
-    def _is_written(self) -> bool:
-        return self._values is not None and (_read(self._path) or {}).get("owner") == self._values["owner"]
+    def _is_free(self) -> bool:
+        """Whether there is no lease of another process, or it was not renewed while this object watched it."""
+        # The clock before the look: this process may be stopped between the two.
+        now, holder = self._clock(), _holder(self._path)
+        if holder is None or (self._flock is not None and holder.get("machine") == _machine()):
+            return True
+        if holder != self._seen:
+            self._seen, self._seen_seconds = holder, self._clock()
+        return now - self._seen_seconds >= LEASE_SECONDS
+
+    def _is_written(self, holder: Mapping[str, Any] | None) -> bool:
+        return self._values is not None and (holder or {}).get("owner") == self._values["owner"]
 
     def _write(self) -> None:
         assert self._values is not None
@@ -349,7 +373,7 @@ def remove_abandoned(directory: str, pattern: str) -> None:
     """Removes the folders of `own_folder` whose processes were killed; that of one that lives stays.
 
     Args:
-      directory: in which they are; on a URL this waits until the owner shows that it lives.
+      directory: in which they are; where there is a lease, this waits until it is renewed, or has ended.
       pattern: of their whole names.
     """
     for name in files.list_dir(directory):
@@ -383,10 +407,24 @@ def _describe(holder: Mapping[str, Any] | None) -> str:
     """Returns in one line which process wrote a lock file."""
     if not holder:
         return "a process that left no readable name"
-    shown = {key: value for key, value in holder.items() if key not in ("pid", "host", "since", "owner", "renewals")}
+    shown = {key: value for key, value in holder.items() if key not in _SHOWN_OTHERWISE}
     texts = [f"pid {holder.get('pid', '?')} on {holder.get('host', '?')}", f"since {holder.get('since', '?')}"]
     texts += [f"{key}: {value}" for key, value in shown.items()]
     return ", ".join(textwrap.shorten(text, _VALUE_CHARACTERS, placeholder=" …") for text in texts)
+
+
+def _identity(directory: str) -> tuple[int, int]:
+    """Returns what a local directory keeps when it is moved."""
+    status = os.stat(directory)
+    return status.st_dev, status.st_ino
+
+
+def _machine() -> str:
+    """Returns an identity of the running kernel, within which `flock` is right: two machines may share a host name."""
+    try:
+        return files.read_text("/proc/sys/kernel/random/boot_id").strip()
+    except OSError:
+        return socket.gethostname()
 
 
 @functools.cache

@@ -133,7 +133,7 @@ class TrainingProcess:
         written = set(files.list_dir(directory)).difference(names_before or ())
         if not written <= {*our_names, *lock_names()}:
             return False
-        for name in written & our_names:
+        for name in written & {*our_names, lock_names()[1]}:  # that of the kernel's lock while it is held
             files.remove(self._job.path(name))
         self.lock.release()
         if names_before is None:

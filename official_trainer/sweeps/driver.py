@@ -96,6 +96,7 @@ class Driver:
         self._study = draws.study
         self._drawing = FileLock(files.join(plan.directory, ".draw.lock"))
         self._environs = environments(plan.config.parallel, os.environ)
+        self._locks: dict[int, DirectoryLock] = {}
         self._work: dict[int, Work] = {}
         self._is_waiting = False
 
@@ -165,12 +166,12 @@ class Driver:
         return Work(trial, lock, slot)
 
     def _claimed(self, number: int) -> DirectoryLock | None:
-        """Returns the lock of a running trial's directory, if it is free.
+        """Returns the lock of a running trial's directory, if it is free; on another machine, that shows after a while.
 
         After this driver has read the trials, that of the trial may have ended it, and given the lock back.
         """
         files.make_dirs(self._directory(number))
-        lock = DirectoryLock(self._directory(number))
+        lock = self._locks.setdefault(number, DirectoryLock(self._directory(number)))
         if not lock.try_acquire():
             return None
         if self._trials()[number].state == TrialState.RUNNING:

@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import fcntl
+import functools
+import itertools
 import json
 import os
 import re
@@ -62,9 +64,9 @@ def read(directory, name="lock"):
 
 
 def write(directory, **changes):
-    """Writes what another holder would."""
+    """Writes what a holder on another machine would."""
     values = {"command": "python train.py", "host": "gpu-7", "pid": 41, "since": "2026-01-02T03:04:05+00:00"}
-    values |= {"owner": "theirs", "renewals": 3, **changes}
+    values |= {"machine": "another", "owner": "theirs", "renewals": 3, **changes}
     path = files.join(directory, ".lock.json")
     with files.open_file(path + ".theirs", "w") as file:
         file.write(json.dumps(values))
@@ -98,11 +100,16 @@ def run_dir(model_dir):
     return model_dir
 
 
-@pytest.fixture(params=["no flock", "url"])
+@pytest.fixture(params=["no flock", "flock of one machine", "url"])
 def remote(request, run_dir, tmp_path, monkeypatch):
-    """A directory on which the kernel knows of no locks."""
+    """A directory on which the kernel knows of no locks of other processes."""
     if request.param == "no flock":
         no_flock(monkeypatch, errno.ENOLCK)
+        return run_dir
+    if request.param == "flock of one machine":  # as on a mount that does not share them
+        machines = itertools.count()
+        monkeypatch.setattr(fcntl, "flock", lambda descriptor, operation: None)
+        monkeypatch.setattr(lock, "_machine", lambda: f"machine {next(machines)}")
         return run_dir
     url = f"ram://lock/{tmp_path.name}"
     files.make_dirs(url)
@@ -169,7 +176,7 @@ def test_the_lock_of_a_killed_process_is_taken_at_once(run_dir):
 def test_a_holder_gets_a_second_to_write_its_name_or_to_end(run_dir, name):
     """N11: one that was killed while it started a program has left the lock to that one, until this begins."""
     if name is not None:
-        write(run_dir) if name == "a killed holder" else write_raw(run_dir, b"{")
+        write(run_dir, machine=lock._machine()) if name == "a killed holder" else write_raw(run_dir, b"{")
     with open(os.path.join(run_dir, ".lock"), "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         fake = FakeTime()
@@ -182,7 +189,7 @@ def test_a_holder_gets_a_second_to_write_its_name_or_to_end(run_dir, name):
 
 
 def test_what_a_killed_renewal_left_is_removed(run_dir):
-    write(run_dir)
+    write(run_dir, machine=lock._machine())
     for name in (".lock.json.tmp-41", ".lock.json.tmp-42", "ckpt.tmp-41"):
         (Path(run_dir) / name).write_text("{")
     with make(run_dir):
@@ -196,16 +203,17 @@ def test_a_holder_says_who_it_is_and_leaves_no_name(run_dir):
         assert values["host"] == socket.gethostname()
         assert (values["pid"], values["command"], values["mode"]) == (os.getpid(), "train.py --x", "train")
         assert values["renewals"] == 0
-        for number, before in enumerate((lambda: None, lambda: os.remove(lock_path(run_dir)), lambda: write(run_dir))):
+        garble = functools.partial(write_raw, run_dir, b"{")
+        for number, before in enumerate((lambda: None, lambda: os.remove(lock_path(run_dir)), garble)):
             before()
             held.renew()  # the kernel's lock decides
             assert held.loss is None and read(run_dir) == {**values, "renewals": number + 1}
-    assert content(run_dir) == {}
+    assert content(run_dir) == {".lock": b""}
     prepare_model_dir(run_dir, "digits")
     held.release()
     held.renew()
     make(run_dir).release()
-    assert content(run_dir) == {}
+    assert content(run_dir) == {".lock": b""}
     with held:
         assert read(run_dir)["owner"] != values["owner"]
 
@@ -302,7 +310,6 @@ def test_a_lease_that_is_not_renewed_is_taken_over(remote, raw, caplog):
     """N11: after it was watched; one that is not as a holder writes it is the same to those who come."""
     write(remote) if raw is None else write_raw(remote, raw)
     fake = FakeTime()
-    assert not make(remote, fake).try_acquire()
     with make(remote, fake) as held:
         assert read(remote)["pid"] == os.getpid() and held.loss is None
     assert LEASE_SECONDS <= fake.now <= LEASE_SECONDS + 2
@@ -324,6 +331,24 @@ def test_a_holder_that_renews_its_lease_is_not_disturbed(remote, late_seconds):
         make(remote, fake).acquire()
     assert read(remote)["renewals"] == 4
     assert fake.now == late_seconds
+
+
+def test_a_lease_is_tried_again(remote):
+    """N11: it is taken by the call that sees the holder silent for as long as a lease, and not before."""
+    fake = FakeTime(meanwhile=lambda: pytest.fail("waited"))
+    write(remote)
+    mine = make(remote, fake)
+    for _ in range(3):
+        assert not mine.try_acquire()
+        fake.now += LEASE_SECONDS - 1
+        write(remote, renewals=fake.now)
+    assert not mine.try_acquire()
+    fake.now += LEASE_SECONDS
+    assert mine.try_acquire()
+    assert read(remote)["owner"] != "theirs"
+    mine.release()
+    assert mine.try_acquire()  # free: at once
+    mine.release()
 
 
 def test_a_lease_that_is_given_back_is_taken(remote):
@@ -361,10 +386,17 @@ def test_without_flock_a_silent_holder_loses_its_lease_and_notices_it(remote):
         assert read(remote)["command"] == "new"
         new.renew()
         assert new.loss is None
-        files.remove(files.join(remote, ".lock.json"))  # another holder may have come and gone
-        new.renew()
-        with pytest.raises(LockedError, match="was taken over by a process that left no readable name, because"):
-            new.check_held()
+
+
+def test_a_lease_without_a_name_is_lost(tmp_path):
+    """N11: another holder may have come and gone while this process was stopped."""
+    url = f"ram://lock/{tmp_path.name}"
+    files.make_dirs(url)
+    message = "was taken over by a process that left no readable name, because"
+    with pytest.raises(LockedError, match=message), make(url) as held:
+        files.remove(files.join(url, ".lock.json"))
+        held.renew()
+        held.check_held()
 
 
 def test_two_who_write_at_once_find_out(remote, monkeypatch):
@@ -598,7 +630,7 @@ def test_a_folder_on_a_url_is_removed(tmp_path):
 
 
 def test_a_file_that_was_removed_is_held_by_no_one(tmp_path, monkeypatch):
-    """N11: of three that come together, the first leaves nothing, the second has opened its file, the third its own."""
+    """N11: of three that come together, the first removes its file, the second has opened it, the third its own."""
     first, second, third = (make(tmp_path) for _ in range(3))
     first.acquire()
     flock, called = fcntl.flock, []
@@ -606,6 +638,7 @@ def test_a_file_that_was_removed_is_held_by_no_one(tmp_path, monkeypatch):
     def handed_over(*arguments):
         if not called:
             called.append(arguments)
+            os.remove(tmp_path / ".lock")
             first.release()
             third.acquire()
         return flock(*arguments)
@@ -614,5 +647,4 @@ def test_a_file_that_was_removed_is_held_by_no_one(tmp_path, monkeypatch):
     with pytest.raises(LockedError, match="is in use by"):
         second.acquire()
     third.release()
-    assert os.listdir(tmp_path) == []
     assert first.loss is None
