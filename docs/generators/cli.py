@@ -25,8 +25,7 @@ _HEAD = """\
 def page() -> str:
     """Returns the page."""
     loaded = verbs.load_some(verbs.names())
-    listed = [name for names in help_text.GROUPS.values() for name in names]
-    names = sorted(loaded, key=lambda name: listed.index(name) if name in listed else len(listed))
+    names = [name for group in verbs.by_group(loaded).values() for name in group]
     sections = ["\n\n".join(_verb(name, loaded[name])) for name in names]
     return "\n\n".join([_HEAD, _contents(names, loaded), *sections]) + "\n"
 

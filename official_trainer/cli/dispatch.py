@@ -152,7 +152,8 @@ def _command(argv: list[str], script: str | None) -> int:
     parser = verbs.parser_of(module, f"python {called}" if script else called)
     arguments = parser.read(rest)
     arguments.home = os.path.dirname(script) if script else None
-    target.read_run(name, arguments)
+    if getattr(module, "OF_A_RUN", False):
+        target.read_run(arguments)
     if arguments.help and target.names_experiment(arguments):
         from official_trainer import config
 
@@ -169,7 +170,7 @@ def _command(argv: list[str], script: str | None) -> int:
     with contextlib.ExitStack() as held:
         held.enter_context(process.interruptible())
         held.enter_context(terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))))
-        if name in workspace.VERBS:
+        if getattr(module, "IN_WORKSPACE", False):
             held.enter_context(workspace.entered(arguments, target.workspace(arguments)))
         return int(module.run(arguments))
 
@@ -210,8 +211,11 @@ def _try(*words: str) -> str:
 
 
 def _overview() -> str:
-    found = verbs.load_some(verbs.names())
-    return help_text.overview({name: verbs.help_line(module) for name, module in found.items()})
+    modules = verbs.load_some(verbs.names())
+    groups = verbs.by_group(modules).items()
+    return help_text.overview(
+        {title: {name: verbs.help_line(modules[name]) for name in names} for title, names in groups}
+    )
 
 
 def _reader_is_gone() -> bool:

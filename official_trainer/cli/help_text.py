@@ -14,32 +14,30 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from official_trainer.cli import terminal
 from official_trainer.shown import shorten
 
 if TYPE_CHECKING:
     from official_trainer.config import Setting
 
 WIDTH = 80
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Start with these, in this order": ("init", "list", "show", "check", "train", "eval"),
-    "Find settings, and compare runs": ("data", "find-lr", "sweep", "runs", "compare", "report"),
-    "Use a trained model": ("predict", "export"),
-    "Use several processes or machines": ("launch", "job", "data-service"),
-    "Set up this machine": ("doctor",),
-}
-"""The verbs of the overview; a verb that is missing here is shown below them."""
+GROUPS = (
+    "Start with these, in this order",
+    "Find settings, and compare runs",
+    "Use a trained model",
+    "Use several processes or machines",
+    "Set up this machine",
+)
+"""The titles of the overview, in their order; those of verbs of other packages follow."""
 
-_OTHERS = "Other verbs"
 _BELOW = " " * 6
 _LEAST_VALUE = 20
 _HELP_COLUMN = 28  # wide enough for most flags, so that most meanings fit on one line
-_MORE = (
-    ("official-trainer VERB --help", "flags, examples, and the command after it"),
-    ("official-trainer train --help NAME", "the settings of an experiment"),
-    ("official-trainer --version", "the version"),
-    ("docs/index.md in the repository", "quickstart, guides and reference"),
-)
+_MORE = {
+    "official-trainer VERB --help": "flags, examples, and the command after it",
+    "official-trainer train --help NAME": "the settings of an experiment",
+    "official-trainer --version": "the version",
+    "docs/index.md in the repository": "quickstart, guides and reference",
+}
 
 
 class Formatter(argparse.HelpFormatter):
@@ -70,25 +68,20 @@ def description(module: types.ModuleType) -> str:
     return " ".join((module.__doc__ or "").partition("Owns:")[0].split())
 
 
-def overview(lines: Mapping[str, str]) -> str:
+def overview(groups: Mapping[str, Mapping[str, str]]) -> str:
     """Returns the overview of all verbs.
 
     Args:
-      lines: the help line of each verb.
+      groups: the help line of each verb, by the title of its group.
     """
-    listed = {verb for verbs in GROUPS.values() for verb in verbs}
-    groups = {**GROUPS, _OTHERS: tuple(verb for verb in lines if verb not in listed)}
-    width = max(map(len, lines))
-    text = ["usage: official-trainer VERB [flags]", ""]
-    text += textwrap.wrap(
+    about = (
         "Trains, evaluates, checks and exports the experiments of a workspace "
-        "(the folder that holds experiments/) and of Model Garden.",
-        WIDTH,
+        "(the folder that holds experiments/) and of Model Garden."
     )
-    for title, verbs in groups.items():
-        if shown := [f"  {verb:<{width}}  {lines[verb]}" for verb in verbs if verb in lines]:
-            text += ["", f"{title}:", *shown]
-    text += ["", "More:", *terminal.columns([(f"  {what}", why) for what, why in _MORE])]
+    text = ["usage: official-trainer VERB [flags]", "", *textwrap.wrap(about, WIDTH)]
+    for title, lines in {**groups, "More": _MORE}.items():
+        width = max(map(len, lines if title == "More" else itertools.chain(*groups.values())))
+        text += ["", f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in lines.items())]
     return "\n".join(text)
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from official_trainer.runs.job import Job
 
 
-_OF_A_RUN = ("check", "eval", "export", "predict")  # the verbs that take the directory of a run for an experiment
 NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
 
 
@@ -71,11 +70,9 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
     return Target(experiment, resolved, model_dir, _gin(arguments))
 
 
-def read_run(verb: str, arguments: argparse.Namespace) -> None:
+def read_run(arguments: argparse.Namespace) -> None:
     """Takes the directory of a run in the place of an experiment, as in `export runs/digits`, as `--model_dir`."""
-    if verb not in _OF_A_RUN or not arguments.name or arguments.experiment or arguments.model_dir:
-        return
-    if is_run(arguments.name):
+    if arguments.name and not arguments.experiment and not arguments.model_dir and is_run(arguments.name):
         arguments.model_dir, arguments.name = arguments.name, None
 
 

@@ -19,8 +19,6 @@ from pathlib import Path
 from official_trainer import files
 from official_trainer.errors import UserError
 
-VERBS = ("check", "data", "eval", "export", "predict", "show", "train")
-"""The verbs that read a config."""
 _DIRECTORIES = ("model_dir", "output", "output_dir")
 _FILES = ("config_file", "gin_file")
 

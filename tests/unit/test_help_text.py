@@ -45,11 +45,6 @@ def test_the_overview_starts_with_the_verbs_of_the_first_day(capsys):
     assert "official-trainer VERB --help" in text
 
 
-def test_a_verb_without_a_group_is_in_the_overview_too():
-    text = help_text.overview({"train": "Train.", "hello": "Say hello."})
-    assert section(text, "Other verbs") == ["  hello  Say hello."]
-
-
 @ALL
 def test_help_of_a_verb_says_what_it_does_and_what_comes_next(verb, capsys):
     """N7: usage, description, flags by purpose, examples with their purpose, the verb after it."""

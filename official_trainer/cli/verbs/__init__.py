@@ -7,13 +7,21 @@ Does not own: what a verb does, and what becomes of its errors (`cli/dispatch.py
 A verb is a module with a docstring and the names below. The docstring's first line is in the overview; all of it up to
 `Owns:` is in the verb's help.
 
+    GROUP: str                                its title in the overview, one of `help_text.GROUPS` or another one
     USAGE: str                                what follows the verb in its help
     EXAMPLES: tuple[tuple[str, str], ...]     commands, and what each does
     NEXT: tuple[str, str]                     the command that people use after this, and what it does
     add_flags(parser: official_trainer.cli.flags.Parser) -> None
     run(arguments: argparse.Namespace) -> int
 
-and may have `more_help(arguments: argparse.Namespace) -> Iterator[str]`: lines of its help about what is named with it.
+It may also have
+
+    ORDER: int                                its number in its group; the others follow by name
+    IN_WORKSPACE: bool                        whether it runs in the folder of the workspace, where a relative path of a
+                                              config means the same from every folder
+    OF_A_RUN: bool                            whether it takes the directory of a run in place of an experiment
+    more_help(arguments: argparse.Namespace) -> Iterator[str]    lines of its help about what is named with it
+
 A package adds a verb in its pyproject.toml:
 
     [project.entry-points."official_trainer.verbs"]
@@ -31,14 +39,15 @@ import contextlib
 import importlib
 import os
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from official_trainer.cli import help_text
 from official_trainer.cli.flags import Parser
 from official_trainer.errors import UserError
 
-GROUP = "official_trainer.verbs"
+ENTRY_POINTS = "official_trainer.verbs"
+_NO_GROUP = "Other verbs"
 
 
 class WorkerCommand(NamedTuple):
@@ -66,7 +75,7 @@ def names() -> tuple[str, ...]:
     """Returns all verbs, in alphabetical order."""
     from official_trainer.config import installed  # which needs packages that `doctor` may have to name
 
-    return tuple(sorted({*own_names(), *(point.name for point in installed.points(GROUP))}))
+    return tuple(sorted({*own_names(), *(point.name for point in installed.points(ENTRY_POINTS))}))
 
 
 def load(name: str) -> types.ModuleType | None:
@@ -79,7 +88,7 @@ def load(name: str) -> types.ModuleType | None:
         return importlib.import_module(f"{__package__}.{name.replace('-', '_')}")
     from official_trainer.config import installed
 
-    return installed.load(GROUP, name, f"the verb {name}")
+    return installed.load(ENTRY_POINTS, name, f"the verb {name}")
 
 
 def load_some(wanted: Iterable[str]) -> dict[str, types.ModuleType]:
@@ -102,3 +111,11 @@ def parser_of(module: types.ModuleType, program: str) -> Parser:
 def help_line(module: types.ModuleType) -> str:
     """Returns the help line of a verb."""
     return (module.__doc__ or "").partition("\n")[0]
+
+
+def by_group(modules: Mapping[str, types.ModuleType]) -> dict[str, list[str]]:
+    """Returns the names of verbs by the title of their group, in the order of the overview."""
+    groups: dict[str, list[str]] = {title: [] for title in help_text.GROUPS}
+    for name in sorted(modules, key=lambda name: (getattr(modules[name], "ORDER", len(modules)), name)):
+        groups.setdefault(getattr(modules[name], "GROUP", _NO_GROUP), []).append(name)
+    return {title: names for title, names in groups.items() if names}

@@ -17,6 +17,10 @@ from official_trainer.cli import flags, target, terminal
 if TYPE_CHECKING:
     from official_trainer.runs.check import CheckStep
 
+GROUP = "Start with these, in this order"
+ORDER = 4
+IN_WORKSPACE = True
+OF_A_RUN = True
 USAGE = "[EXPERIMENT|RUN] [--model_dir=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer check digits_cnn", "try the experiment as it is"),

@@ -21,6 +21,8 @@ from official_trainer.shown import counted, shorten
 if TYPE_CHECKING:
     from official_trainer.runs.seen_data import SeenData
 
+GROUP = "Find settings, and compare runs"
+IN_WORKSPACE = True
 USAGE = "EXPERIMENT [--split=train_data|validation_data] [--scan] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer data digits_cnn", "the training and the validation data of an experiment"),

@@ -15,6 +15,7 @@ import os
 from official_trainer.cli import flags
 from official_trainer.cli.parser import UsageError
 
+GROUP = "Use several processes or machines"
 USAGE = "--role=dispatcher|data_worker [--port=PORT] [flags]"
 EXAMPLES = (
     ("official-trainer data-service --role=dispatcher --port=5050", "start the dispatcher"),

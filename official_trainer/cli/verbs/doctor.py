@@ -24,6 +24,7 @@ from official_trainer.errors import ExitCode
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+GROUP = "Set up this machine"
 USAGE = "[--nodevices] [--warm] [--json]"
 EXAMPLES = (
     ("official-trainer doctor", "check this machine and this workspace"),

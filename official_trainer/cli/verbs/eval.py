@@ -13,6 +13,10 @@ import argparse
 
 from official_trainer.cli import flags, target
 
+GROUP = "Start with these, in this order"
+ORDER = 6
+IN_WORKSPACE = True
+OF_A_RUN = True
 USAGE = "[EXPERIMENT|RUN] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer eval --model_dir=runs/digits", "evaluate the newest checkpoint of a run"),

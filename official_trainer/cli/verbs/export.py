@@ -13,6 +13,9 @@ import os
 
 from official_trainer.cli import flags, target
 
+GROUP = "Use a trained model"
+IN_WORKSPACE = True
+OF_A_RUN = True
 USAGE = (
     "[EXPERIMENT|RUN] [--model_dir=DIR] [--checkpoint=WHICH] [--format=NAMES] [--output_dir=DIR] [flags] [PATH=VALUE …]"
 )

@@ -16,6 +16,8 @@ import shlex
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 
+GROUP = "Start with these, in this order"
+ORDER = 1
 USAGE = "DIR"
 EXAMPLES = (
     ("official-trainer init ~/my_workspace", "write a workspace to a folder, and say what to do in it"),

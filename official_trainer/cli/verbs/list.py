@@ -20,6 +20,8 @@ from official_trainer.shown import printable, wrapped
 if TYPE_CHECKING:
     from official_trainer.garden.scan import Experiment
 
+GROUP = "Start with these, in this order"
+ORDER = 2
 USAGE = "[--all] [--import=MODULE] [--json]"
 EXAMPLES = (
     ("official-trainer list", "names to give to the other verbs"),

@@ -13,6 +13,9 @@ import argparse
 from official_trainer.cli import flags, target
 from official_trainer.cli.verbs import train
 
+GROUP = "Use a trained model"
+IN_WORKSPACE = True
+OF_A_RUN = True
 USAGE = "[EXPERIMENT|RUN] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     (

@@ -25,6 +25,7 @@ from official_trainer.shown import printable, shorten
 if TYPE_CHECKING:
     from official_trainer.runs.recorded import RecordedRun
 
+GROUP = "Find settings, and compare runs"
 USAGE = "[DIR] [--sort=COLUMN] [--watch|--json]"
 EXAMPLES = (
     ("official-trainer runs", "the runs of the workspace, the newest first"),

@@ -22,6 +22,9 @@ from official_trainer.cli.parser import UsageError
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
 
+GROUP = "Start with these, in this order"
+ORDER = 3
+IN_WORKSPACE = True
 USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]|--time] [--json] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer show digits_cnn", "every value, and who set it"),

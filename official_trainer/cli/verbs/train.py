@@ -15,6 +15,9 @@ from official_trainer.cli import flags, process, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import installed, modes
 
+GROUP = "Start with these, in this order"
+ORDER = 5
+IN_WORKSPACE = True
 USAGE = "EXPERIMENT|--experiment=NAME [--mode=MODE] [--model_dir=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     (

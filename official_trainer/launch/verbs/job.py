@@ -19,6 +19,7 @@ from official_trainer.launch import launches, submit
 from official_trainer.launch.submit import SchedulerError
 from official_trainer.nearest import did_you_mean
 
+GROUP = "Use several processes or machines"
 USAGE = "ACTION NAME"
 EXAMPLES = (
     ("official-trainer job status digits-cnn-1a2b3c4d", "the state of a job; the beginning of its name is enough"),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from official_trainer.processes.job import Member
     from official_trainer.processes.verdict import Outcome
 
+GROUP = "Use several processes or machines"
 USAGE = (
     "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] [train|sweep|predict] --experiment=NAME [its flags] "
     "[PATH=VALUE …]"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from official_trainer.reports.opened import OpenedRun
     from official_trainer.reports.table import Table
 
+GROUP = "Find settings, and compare runs"
 USAGE = "RUN|DIR… [--metrics=NAME[:WHICH],…] [--where=CONDITION] [--sort=COLUMN] [--group=FIELD,…] [--format=FORMAT]"
 EXAMPLES = (
     ("official-trainer compare runs/digits runs/wide", "two runs: all that differs"),

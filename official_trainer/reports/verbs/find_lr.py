@@ -18,6 +18,8 @@ from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 
+GROUP = "Find settings, and compare runs"
+IN_WORKSPACE = True
 USAGE = "EXPERIMENT|--experiment=NAME [--steps=N] [--output=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer find-lr digits_cnn", "a hundred steps from 1e-7 to 10"),

@@ -18,6 +18,7 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode
 from official_trainer.shown import printable
 
+GROUP = "Find settings, and compare runs"
 USAGE = "RUN|SWEEP … [--output=FILE]"
 EXAMPLES = (
     ("official-trainer report runs/digits --output=report.html", "a page about one run"),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from official_trainer.config import Resolved
     from official_trainer.sweeps.plan import Plan
 
+GROUP = "Find settings, and compare runs"
 USAGE = (
     "EXPERIMENT|show DIR|best DIR|retry DIR [N …] [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] "
     "[PATH=VALUE …]"

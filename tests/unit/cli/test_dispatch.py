@@ -82,6 +82,26 @@ def test_an_installed_package_adds_a_verb(monkeypatch, tmp_path, capsys):
     assert re.search(r"Other verbs:\n +hello +Say hello\.\n", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("title", ["Find settings, and compare runs", "Greet people"])
+def test_a_verb_of_a_package_says_what_it_is(title, workspace, monkeypatch, capsys):
+    """T25: its group, that it runs in the workspace, and that it takes a run for an experiment."""
+    says = f"GROUP = {title!r}\nIN_WORKSPACE = OF_A_RUN = True\nUSAGE = "
+    flags = (
+        '    parser.positional("name", "NAME", "")\n    [parser.value(x, "", "") for x in ("experiment", "model_dir")]'
+    )
+    code = HELLO.replace("USAGE = ", says).replace('    parser.positional("who", "WHO", "whom")', flags)
+    code = code.replace("arguments.who", "arguments.name, arguments.model_dir, __import__('os').getcwd()")
+    install(workspace, monkeypatch, code)
+    (workspace / "notes" / "run").mkdir(parents=True)
+    (workspace / "notes" / "run" / "params.yaml").touch()
+    monkeypatch.chdir(workspace / "notes")
+    assert cli.main(["hello", "run"]) == 7
+    assert capsys.readouterr().out == f"hello None {workspace}/notes/run {workspace}\n"
+    assert cli.main(["--help"]) == 0
+    group = capsys.readouterr().out.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+    assert "  hello         Say hello." in group.splitlines()
+
+
 def test_two_packages_with_one_verb(monkeypatch, tmp_path, capsys):
     """N7: both are named; a verb of this package is never replaced."""
     install(tmp_path, monkeypatch, HELLO)
