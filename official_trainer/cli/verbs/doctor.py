@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import importlib.util
+import itertools
+import json
 import os
+import platform
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer.cli import flags, target, terminal
-from official_trainer.errors import ExitCode
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.shown import wrapped
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -32,36 +37,28 @@ EXAMPLES = (
 )
 NEXT = ("official-trainer init ~/my_workspace", "write a workspace of your own")
 
-PYTHONS = (3, 11), (3, 13)
-"""The oldest and the newest that pyproject.toml allows; with another one nothing is installed that could say it."""
 _OURS = "official-trainer"
+_INDENT = " " * 26
 _DEVICES_TIMEOUT_SECONDS = 180
 _LIST_DEVICES = """
 import json
 import tensorflow as tf
-found = tf.config.list_physical_devices()
-details = [tf.config.experimental.get_device_details(device) for device in found if device.device_type == "GPU"]
-print(json.dumps({
-    "counts": {kind: sum(device.device_type == kind for device in found) for kind in ("CPU", "GPU", "TPU")},
-    "names": [detail.get("device_name", "GPU") for detail in details],
-    "cuda": tf.test.is_built_with_cuda(),
-}))
+devices = [device for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_physical_devices(kind)]
+details = [tf.config.experimental.get_device_details(device) for device in devices]
+print(json.dumps([(device.device_type, detail.get("device_name", "")) for device, detail in zip(devices, details)]))
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of the report.
 
     Attributes:
       name: of the check.
-      ok: whether it has passed.
-      detail: what was found.
-      fix: the command or change that fixes it; shown if the check has not passed.
+      detail: what it says.
+      fix: the command or change that mends it; empty if the check has passed.
     """
 
     name: str
-    ok: bool
     detail: str
     fix: str = ""
 
@@ -79,199 +76,117 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the report; the exit code is 0 if all checks have passed."""
     findings = []
     for finding in _findings(arguments):
-        findings.append(dataclasses.replace(finding, fix="") if finding.ok else finding)
+        findings.append(finding)
         if not arguments.json:
-            mark = "ok  " if finding.ok else "mend"
-            line = terminal.hanging(f"{mark}  {finding.name:<20}", finding.detail)
-            print(line.replace(mark, terminal.paint(mark, "green" if finding.ok else "red"), 1), flush=True)
-            if not finding.ok:
-                print(f"      {'':<20}{terminal.paint(finding.fix, 'bold')}", flush=True)
-    problems = sum(not finding.ok for finding in findings)
+            mark = "mend" if finding.fix else "ok"
+            line = wrapped(f"{mark:<6}{finding.name:<20}{finding.detail}", terminal.width(), _INDENT)
+            print(line.replace(mark, terminal.paint(mark, "red" if finding.fix else "green"), 1), flush=True)
+            if finding.fix:
+                print(f"{_INDENT}{terminal.paint(finding.fix, 'bold')}", flush=True)
+    problems = sum(bool(finding.fix) for finding in findings)
     if arguments.json:
-        import json
-
-        print(json.dumps({"ok": not problems, "findings": [dataclasses.asdict(finding) for finding in findings]}))
+        rows = [{**finding._asdict(), "ok": not finding.fix} for finding in findings]
+        print(json.dumps({"ok": not problems, "findings": rows}))
     else:
-        print("\nAll is well." if not problems else f"\n{problems} to mend.")
+        print(f"\n{problems} to mend." if problems else "\nAll is well.")
     return int(ExitCode.CONFIG if problems else ExitCode.DONE)
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
-    python = check_python(sys.version_info[:3])
-    yield python
     try:
-        wanted = requirements()
+        versions = {requirement: installed_version(requirement.name) for requirement in requirements()}
     except ImportError as error:  # a checkout that is not installed, or `packaging` is missing
-        yield not_installed(str(error), Path(__file__).parents[3])
+        checkout = Path(__file__).parents[3]
+        what = f"-e {checkout}" if (checkout / "pyproject.toml").is_file() else _OURS
+        yield Finding(_OURS, str(error), f"python -m pip install {what}")
         return
-    versions = {requirement.name: _installed(requirement.name) for requirement in wanted}
-    for requirement in wanted:
-        yield check_package(requirement, versions[requirement.name])
-    yield check_orbit(_folder("orbit") is not None, versions["tf-models-official"])
-    yield check_keras(os.environ)
-    if (tensorflow := _folder("tensorflow")) is not None:
-        yield check_bytecode(tensorflow, writes=not sys.dont_write_bytecode)
-    # Without these, nothing that reads experiments can be imported.
-    if python.ok and versions["lazy-loader"] and versions["pyyaml"]:
-        yield check_workspace(target.workspace(arguments))
-    if arguments.devices and versions.get("tensorflow"):
-        with contextlib.ExitStack() as held:
-            if versions["rich"] and not arguments.json:  # on a terminal, as it takes as long as TensorFlow's import
-                from official_trainer.tracking.console import working
+    yield from itertools.starmap(check_package, versions.items())
+    yield check_keras(os.environ.get("TF_USE_LEGACY_KERAS"))
+    if None in versions.values():  # what reads experiments and devices may need it
+        return
+    yield check_bytecode(Path(str(metadata.distribution("tensorflow").locate_file(""))))
+    yield check_workspace(target.workspace(arguments))
+    if arguments.devices:
+        from official_trainer.tracking.console import working
 
-                held.enter_context(working("looking for devices"))
-            found = devices()
-        has_nvidia = os.path.exists("/proc/driver/nvidia/version")
-        yield check_devices(found, versions["tensorflow"], has_nvidia=has_nvidia, environ=os.environ)
+        with working("looking for devices", quiet=arguments.json):
+            listed = devices()
+        yield check_devices(listed, has_nvidia=os.path.exists("/proc/driver/nvidia/version"))
     if arguments.warm:
         yield read_garden()
 
 
-def read_garden() -> Finding:
-    """Reads all experiments of Model Garden; that some cannot be imported is no problem here."""
-    from official_trainer.config import ConfigError
-    from official_trainer.garden import index
-
-    num_read = 0
-    for name in index.entries():
-        with contextlib.suppress(ConfigError):
-            index.description(name)
-            num_read += 1
-    num_listed = len(index.entries())
-    read = "all read" if num_read == num_listed else f"{num_read} read; `show` says why another cannot be"
-    return Finding("Model Garden", True, f"{num_listed} experiments, {read}")
-
-
-def check_python(version: tuple[int, ...]) -> Finding:
-    """Checks whether TensorFlow and this package support this Python."""
-    found, fix = ".".join(map(str, version)), "install Python 3.11, then: python3.11 -m venv .venv"
-    oldest, newest = PYTHONS
-    if oldest <= version[:2] <= newest:
-        return Finding("python", True, found)
-    return Finding("python", False, f"{found}, needs {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}", fix)
-
-
 def requirements() -> list[Requirement]:
-    """Returns the packages that this one depends on, with their versions, without those of its extras.
+    """Returns Python and the packages that this one depends on, with their versions, without those of its extras.
 
     Raises:
       ImportError: it is not installed, or what reads its requirements is not.
     """
-    from importlib import metadata
-
     from packaging.requirements import Requirement
 
-    requirements = map(Requirement, metadata.requires(_OURS) or ())
-    return [needed for needed in requirements if needed.marker is None or needed.marker.evaluate({"extra": ""})]
+    packages = map(Requirement, metadata.requires(_OURS) or ())
+    python = Requirement(f"python{metadata.metadata(_OURS)['Requires-Python']}")
+    return [python, *(package for package in packages if not package.marker or package.marker.evaluate({"extra": ""}))]
 
 
-def not_installed(why: str, checkout: Path) -> Finding:
-    """Says that this package is not installed, as Python says it, and how a checkout of it is."""
-    what = f"-e {checkout}" if (checkout / "pyproject.toml").is_file() else _OURS
-    return Finding(_OURS, False, why, f"python -m pip install {what}")
+def installed_version(package: str) -> str | None:
+    """Returns the version of a package, or of Python; None if it is not installed."""
+    if package == "python":
+        return platform.python_version()
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
 
 
 def check_package(requirement: Requirement, version: str | None) -> Finding:
-    """Checks whether a package is installed in a required version."""
+    """Checks whether Python or a package is there in a required version."""
     name, wanted = requirement.name, requirement.specifier
     if version and wanted.contains(version, prereleases=True):
-        return Finding(name, True, version)
-    return Finding(
-        name, False, f"{version or 'not installed'}, needs {wanted}", f"python -m pip install '{name}{wanted}'"
-    )
+        return Finding(name, version)
+    fix = "python3.11 -m venv .venv" if name == "python" else f"python -m pip install '{name}{wanted}'"
+    return Finding(name, f"{version or 'not installed'}, needs {wanted}", fix)
 
 
-def check_orbit(importable: bool, version: str | None) -> Finding:
-    """Checks whether orbit, which is part of tf-models-official of this version, can be imported."""
-    if importable:
-        return Finding("orbit", True, "part of tf-models-official")
-    exact = f"=={version}" if version else ""
-    fix = f"python -m pip install --force-reinstall --no-deps tf-models-official{exact}"
-    return Finding("orbit", False, "missing, though it is part of tf-models-official", fix)
+def check_keras(value: str | None) -> Finding:
+    """Checks that TF_USE_LEGACY_KERAS leaves what `tf.keras` is to the experiment: Model Garden needs Keras 2."""
+    name = "TF_USE_LEGACY_KERAS"
+    if value in (None, "1", "true", "True"):
+        return Finding(name, value or "unset; a run sets it for the Keras of its experiment")
+    return Finding(name, f"{value!r} makes tf.keras Keras 3 in all experiments", f"unset {name}")
 
 
-def check_keras(environ: Mapping[str, str]) -> Finding:
-    """Checks that the environment leaves what `tf.keras` is to the experiment: Model Garden's models need Keras 2."""
-    value = environ.get("TF_USE_LEGACY_KERAS")
-    if value is None:
-        return Finding("TF_USE_LEGACY_KERAS", True, "unset; a run sets it for the Keras of its experiment")
-    if value in ("1", "true", "True"):
-        return Finding("TF_USE_LEGACY_KERAS", True, value)
-    return Finding(
-        "TF_USE_LEGACY_KERAS",
-        False,
-        f"{value!r} makes tf.keras Keras 3 in all experiments",
-        "unset TF_USE_LEGACY_KERAS",
-    )
-
-
-def check_bytecode(tensorflow: Path, *, writes: bool) -> Finding:
-    """Checks that processes need not compile the source of TensorFlow anew, which takes each of them seconds.
-
-    Args:
-      tensorflow: its folder.
-      writes: whether Python keeps the bytecode of what it compiles.
-    """
-    module = tensorflow / "python" / "ops" / "math_ops.py"
-    kept = Path(importlib.util.cache_from_source(str(module)))
-    if kept.exists():
-        return Finding("bytecode", True, "that of TensorFlow is kept")
-    if not writes:
+def check_bytecode(site: Path) -> Finding:
+    """Checks that Python keeps the bytecode of TensorFlow, in a folder of packages; else each start compiles it."""
+    module = site / "tensorflow" / "python" / "ops" / "math_ops.py"
+    bytecode = Path(importlib.util.cache_from_source(str(module)))
+    if bytecode.exists():
+        return Finding("bytecode", "that of TensorFlow is kept")
+    if sys.dont_write_bytecode:
         why = "PYTHONDONTWRITEBYTECODE is set"
-    elif not os.access(kept.parent if kept.parent.exists() else module.parent, os.W_OK):
-        why = f"{module.parent} cannot be written"
+    elif os.access(bytecode.parent if bytecode.parent.exists() else module.parent, os.W_OK):
+        return Finding("bytecode", "that of TensorFlow will be kept once it has been imported")
     else:
-        return Finding("bytecode", True, "that of TensorFlow will be kept once it has been imported")
+        why = f"{module.parent} cannot be written"
     detail = f"none of TensorFlow is kept, because {why}: each start compiles its source, for seconds"
-    return Finding("bytecode", False, detail, f"python -m compileall -q -j 0 {tensorflow.parent}")
+    return Finding("bytecode", detail, f"python -m compileall -q -j 0 {site}/tensorflow")
 
 
 def check_workspace(workspace: Path | None) -> Finding:
     """Checks the workspace, and whether all its experiments can be listed."""
-    from official_trainer import config
     from official_trainer.tasks import registry
 
     if workspace is None:
-        return Finding("workspace", False, "no folder upwards of here holds experiments/", "official-trainer init DIR")
+        return Finding("workspace", "no folder upwards of here holds experiments/", "official-trainer init DIR")
     try:
         names, problems = registry.listed(workspace)
-    except config.ConfigError as error:
-        names, problems = {}, [*error.problems]
-    unlisted = [problem.message for problem in problems]
-    detail = f"{workspace}, experiments: {len(names)}"
-    return Finding("workspace", not unlisted, detail, "; ".join(unlisted))
+    except UserError as error:
+        return Finding("workspace", str(workspace), str(error))
+    unlisted = "; ".join(problem.message for problem in problems)
+    return Finding("workspace", f"{workspace}, experiments: {len(names)}", unlisted)
 
 
-def check_devices(
-    report: Mapping[str, Any] | str, version: str | None, *, has_nvidia: bool, environ: Mapping[str, str]
-) -> Finding:
-    """Checks the devices that TensorFlow finds, and why it does not use an existing GPU.
-
-    Args:
-      report: the devices that TensorFlow lists, or its error.
-      version: of TensorFlow.
-      has_nvidia: whether this machine has NVIDIA's driver.
-      environ: the environment, which can hide devices.
-    """
-    if isinstance(report, str):
-        fix = f"python -m pip install --force-reinstall tensorflow=={version}"
-        return Finding("devices", False, f"TensorFlow does not start: {report}", fix)
-    counts = ", ".join(f"{count} {kind}" for kind, count in report["counts"].items() if count)
-    names = f" ({', '.join(sorted(set(report['names'])))})" if report["names"] else ""
-    if report["counts"]["GPU"] or not has_nvidia:
-        return Finding("devices", True, counts + names)
-    if "CUDA_VISIBLE_DEVICES" in environ:
-        hidden = f"CUDA_VISIBLE_DEVICES={environ['CUDA_VISIBLE_DEVICES']}"
-        return Finding("devices", False, f"{counts}; the GPU is hidden by {hidden}", "unset CUDA_VISIBLE_DEVICES")
-    fix = f"python -m pip install 'tensorflow[and-cuda]=={version}'"
-    return Finding("devices", False, f"{counts}; there is an NVIDIA GPU that TensorFlow cannot use", fix)
-
-
-def devices() -> Mapping[str, Any] | str:
-    """Returns TensorFlow's devices, listed in another process; or a text with the error."""
-    import json
-    import subprocess
-
+def devices() -> list[list[str]] | str:
+    """Returns the type and the name of TensorFlow's devices, listed in another process; or a text with the error."""
     environ = {**os.environ, "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", _LIST_DEVICES]
     try:
@@ -280,21 +195,39 @@ def devices() -> Mapping[str, Any] | str:
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {_DEVICES_TIMEOUT_SECONDS} s"
-    if done.returncode == 0:
-        return dict(json.loads(done.stdout.splitlines()[-1]))
-    lines = done.stderr.strip().splitlines()
-    return lines[-1] if lines else f"exit code {done.returncode}"
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return list(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _installed(name: str) -> str | None:
-    from importlib import metadata
+def check_devices(listed: list[list[str]] | str, *, has_nvidia: bool) -> Finding:
+    """Checks the devices that TensorFlow finds, and why it does not use an existing GPU.
 
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version(name)
-    return None
+    Args:
+      listed: what `devices` returns.
+      has_nvidia: whether this machine has NVIDIA's driver.
+    """
+    exact = f"=={installed_version('tensorflow')}"
+    if isinstance(listed, str):
+        fix = f"python -m pip install --force-reinstall tensorflow{exact}"
+        return Finding("devices", f"TensorFlow does not start: {listed}", fix)
+    types = [device_type for device_type, _ in listed]
+    names = ", ".join(sorted({name for _, name in listed if name}))
+    detail = ", ".join(f"{types.count(device_type)} {device_type}" for device_type in dict.fromkeys(types))
+    if "GPU" in types or not has_nvidia:
+        return Finding("devices", f"{detail} ({names})" if names else detail)
+    if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        what = f"{detail}; the GPU is hidden by CUDA_VISIBLE_DEVICES={hidden}"
+        return Finding("devices", what, "unset CUDA_VISIBLE_DEVICES")
+    what = f"{detail}; there is an NVIDIA GPU that TensorFlow cannot use"
+    return Finding("devices", what, f"python -m pip install 'tensorflow[and-cuda]{exact}'")
 
 
-def _folder(package: str) -> Path | None:
-    """Returns the folder of a package, without importing it."""
-    spec = importlib.util.find_spec(package)
-    return Path(spec.origin).parent if spec is not None and spec.origin else None
+def read_garden() -> Finding:
+    """Reads all experiments of Model Garden; that some cannot be imported is no problem here."""
+    from official_trainer.garden import index
+
+    for name in index.entries():
+        with contextlib.suppress(UserError):
+            index.description(name)
+    return Finding("Model Garden", f"{len(index.entries())} experiments; `show` says why one cannot be read")

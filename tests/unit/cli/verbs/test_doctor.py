@@ -1,4 +1,4 @@
-"""`doctor`: every line of its report, and that each problem comes with what mends it."""
+"""`doctor`: every line of its report, and what mends a problem."""
 
 import json
 import py_compile
@@ -13,21 +13,18 @@ from official_trainer import cli
 from official_trainer.cli.verbs import doctor
 from tests import ROOT
 
-CPU = {"counts": {"CPU": 1, "GPU": 0, "TPU": 0}, "names": [], "cuda": True}
-GPUS = {"counts": {"CPU": 1, "GPU": 2, "TPU": 0}, "names": ["H200", "H200"], "cuda": True}
-
-
-RICH, PYYAML, LOADER = map(Requirement, ("rich>=13.7,<16", "pyyaml>=6.0.1,<7", "lazy-loader>=0.6,<1"))
-VERSIONS = {"pyyaml": "6.0.1", "lazy-loader": "0.6", "tf-models-official": "2.20.0"}
+CPU = [["CPU", ""]]
+GPUS = [["CPU", ""], ["GPU", "H200"], ["GPU", "H200"]]
+VERSIONS = {"python": "3.11.7", "rich": "15.0.0", "tensorflow": "2.20.0"}
 
 
 def test_requirements_are_those_of_the_project():
-    """Without those of the extras."""
+    """Without those of the extras; Python comes first."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    oldest, newest = doctor.PYTHONS
-    assert project["requires-python"] == f">={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
-    found = {requirement.name for requirement in doctor.requirements()}
-    assert {"tensorflow", "pyyaml", "rich"} <= found and not {"optuna", "wandb", "pytest"} & found
+    python, *packages = doctor.requirements()
+    assert python == Requirement(f"python{project['requires-python']}")
+    names = {requirement.name for requirement in packages}
+    assert {"tensorflow", "pyyaml", "rich"} <= names and not {"optuna", "wandb", "pytest"} & names
 
 
 def test_it_runs_where_nothing_is_installed():
@@ -36,16 +33,6 @@ def test_it_runs_where_nothing_is_installed():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "")
     assert f"python -m pip install -e {ROOT}\n" in done.stdout
-    assert doctor.not_installed("", ROOT / "docs").fix == "python -m pip install official-trainer"
-
-
-@pytest.mark.parametrize(
-    ("version", "ok"), [((3, 10, 9), False), ((3, 11, 0), True), ((3, 13, 4), True), ((3, 14, 0), False)]
-)
-def test_python(version, ok):
-    finding = doctor.check_python(version)
-    assert finding.ok is ok
-    assert ok or finding.fix == "install Python 3.11, then: python3.11 -m venv .venv"
 
 
 @pytest.mark.parametrize(
@@ -60,79 +47,63 @@ def test_python(version, ok):
         ("rich>=13.7,<16", "16.0", False),
         ("pyyaml>=6.0.1,<7", "6.0.1", True),
         ("pyyaml>=6.0.1,<7", None, False),
+        ("python>=3.11,<3.14", "3.13.4", True),
+        ("python>=3.11,<3.14", "3.10.9", False),
     ],
 )
 def test_packages(requirement, version, ok):
     wanted = Requirement(requirement)
     finding = doctor.check_package(wanted, version)
-    assert finding.ok is ok
+    assert (not finding.fix) is ok
     if not ok:
-        assert finding.fix == f"python -m pip install '{wanted}'"
+        fix = "python3.11 -m venv .venv" if wanted.name == "python" else f"python -m pip install '{wanted}'"
+        assert finding.fix == fix
         assert (version or "not installed") in finding.detail
 
 
-def test_orbit():
-    assert doctor.check_orbit(True, "2.20.0").ok
-    fix = "python -m pip install --force-reinstall --no-deps tf-models-official"
-    assert doctor.check_orbit(False, "2.20.0").fix == f"{fix}==2.20.0"
-    assert doctor.check_orbit(False, None).fix == fix
+@pytest.mark.parametrize(("value", "ok"), [(None, True), ("1", True), ("0", False)])
+def test_keras(value, ok):
+    assert doctor.check_keras(value).fix == ("" if ok else "unset TF_USE_LEGACY_KERAS")
 
 
 @pytest.mark.parametrize(
-    ("environ", "ok"), [({}, True), ({"TF_USE_LEGACY_KERAS": "1"}, True), ({"TF_USE_LEGACY_KERAS": "0"}, False)]
-)
-def test_keras(environ, ok):
-    finding = doctor.check_keras(environ)
-    assert finding.ok is ok
-    assert ok or finding.fix == "unset TF_USE_LEGACY_KERAS"
-
-
-@pytest.mark.parametrize(
-    ("is_kept", "writes", "ok", "said"),
+    ("is_kept", "ignores", "writable", "said"),
     [
         (True, False, True, "that of TensorFlow is kept"),
-        (False, True, True, "that of TensorFlow will be kept once it has been imported"),
-        (False, False, False, "PYTHONDONTWRITEBYTECODE is set: each start compiles its source, for seconds"),
+        (False, False, True, "that of TensorFlow will be kept once it has been imported"),
+        (False, True, True, "PYTHONDONTWRITEBYTECODE is set: each start compiles its source, for seconds"),
+        (False, False, False, "tensorflow/python/ops cannot be written"),
     ],
 )
-def test_bytecode(is_kept, writes, ok, said, tmp_path):
+def test_bytecode(is_kept, ignores, writable, said, tmp_path, monkeypatch):
+    """Root may write everywhere, so the system's answer is given here."""
     module = tmp_path / "tensorflow" / "python" / "ops" / "math_ops.py"
     module.parent.mkdir(parents=True)
     module.write_text("")
+    monkeypatch.setattr(sys, "dont_write_bytecode", ignores)
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: writable)
     if is_kept:
         py_compile.compile(str(module))
-    finding = doctor.check_bytecode(tmp_path / "tensorflow", writes=writes)
-    assert finding.ok is ok
+    finding = doctor.check_bytecode(tmp_path)
     assert said in finding.detail
-    assert ok or finding.fix == f"python -m compileall -q -j 0 {tmp_path}"
+    is_well = is_kept or (writable and not ignores)
+    assert finding.fix == ("" if is_well else f"python -m compileall -q -j 0 {tmp_path}/tensorflow")
 
 
-def test_bytecode_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
-    """A folder of the system, for example; root may write everywhere, so the answer is given here."""
-    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
-    finding = doctor.check_bytecode(tmp_path, writes=True)
-    assert (finding.ok, f"{tmp_path}/python/ops cannot be written" in finding.detail) == (False, True)
-
-
-def test_devices():
-    finding = doctor.check_devices(GPUS, "2.20.0", has_nvidia=True, environ={})
-    assert (finding.ok, finding.detail) == (True, "1 CPU, 2 GPU (H200)")
-    assert doctor.check_devices(CPU, "2.20.0", has_nvidia=False, environ={}).ok
-
-
-def test_a_gpu_that_is_not_used():
-    finding = doctor.check_devices(CPU, "2.20.0", has_nvidia=True, environ={})
-    assert (finding.ok, finding.fix) == (False, "python -m pip install 'tensorflow[and-cuda]==2.20.0'")
-    finding = doctor.check_devices(CPU, "2.20.0", has_nvidia=True, environ={"CUDA_VISIBLE_DEVICES": "-1"})
-    assert (finding.ok, finding.fix) == (False, "unset CUDA_VISIBLE_DEVICES")
-    assert "hidden by CUDA_VISIBLE_DEVICES=-1" in finding.detail
-
-
-def test_tensorflow_that_does_not_start():
-    finding = doctor.check_devices("ImportError: no libcuda", "2.20.0", has_nvidia=False, environ={})
-    assert not finding.ok
-    assert "ImportError: no libcuda" in finding.detail
-    assert finding.fix == "python -m pip install --force-reinstall tensorflow==2.20.0"
+def test_devices(monkeypatch):
+    """Also why a GPU is not used, and of a TensorFlow that does not start."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(doctor, "installed_version", VERSIONS.get)
+    assert doctor.check_devices(GPUS, has_nvidia=True) == ("devices", "1 CPU, 2 GPU (H200)", "")
+    assert doctor.check_devices(CPU, has_nvidia=False) == ("devices", "1 CPU", "")
+    fix = "python -m pip install 'tensorflow[and-cuda]==2.20.0'"
+    assert doctor.check_devices(CPU, has_nvidia=True).fix == fix
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    _, detail, fix = doctor.check_devices(CPU, has_nvidia=True)
+    assert "hidden by CUDA_VISIBLE_DEVICES=-1" in detail and fix == "unset CUDA_VISIBLE_DEVICES"
+    _, detail, fix = doctor.check_devices("ImportError: no libcuda", has_nvidia=False)
+    assert "ImportError: no libcuda" in detail
+    assert fix == "python -m pip install --force-reinstall tensorflow==2.20.0"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +111,7 @@ def test_tensorflow_that_does_not_start():
     [
         ("raise ImportError('no libcuda')", "ImportError: no libcuda"),
         ("raise SystemExit(9)", "exit code 9"),
-        ("print('noise'); print('{}')", {}),
+        ("print('noise'); print('[]')", []),
     ],
 )
 def test_devices_are_asked_for_in_a_process_of_its_own(program, said, monkeypatch):
@@ -155,11 +126,10 @@ def test_devices_that_never_answer(monkeypatch):
 
 
 def test_workspace(tmp_path):
-    finding = doctor.check_workspace(None)
-    assert (finding.ok, finding.fix) == (False, "official-trainer init DIR")
+    assert doctor.check_workspace(None).fix == "official-trainer init DIR"
     cli.main(["init", str(tmp_path / "ws")])
-    finding = doctor.check_workspace(tmp_path / "ws")
-    assert (finding.ok, finding.detail) == (True, f"{tmp_path / 'ws'}, experiments: 1")
+    workspace = tmp_path / "ws"
+    assert doctor.check_workspace(workspace) == ("workspace", f"{workspace}, experiments: 1", "")
 
 
 @pytest.mark.parametrize(
@@ -173,55 +143,55 @@ def test_workspace_that_cannot_be_read(text, said, tmp_path):
     (tmp_path / "experiments").mkdir()
     for name in ("a", "b"):
         (tmp_path / "experiments" / f"{name}.py").write_text(text)
-    finding = doctor.check_workspace(tmp_path)
-    assert (finding.ok, said in finding.fix) == (False, True)
+    assert said in doctor.check_workspace(tmp_path).fix
 
 
 @pytest.fixture
-def healthy(monkeypatch, tmp_path):
+def healthy(monkeypatch, tmp_path, capsys):
     """A machine on which all is well, in a workspace."""
     cli.main(["init", str(tmp_path / "ws")])
+    capsys.readouterr()
     monkeypatch.chdir(tmp_path / "ws")
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     monkeypatch.setattr(doctor, "devices", lambda: CPU)
     monkeypatch.setattr(doctor.os.path, "exists", lambda path: False)
-    monkeypatch.setattr(doctor.sys, "version_info", (3, 11, 7))
-    monkeypatch.setattr(doctor, "_installed", {**VERSIONS, "rich": "15.0.0"}.get)
-    garden = Requirement("tf-models-official")
-    monkeypatch.setattr(doctor, "requirements", lambda: [RICH, PYYAML, LOADER, garden])
-    monkeypatch.setattr(doctor, "_folder", {"orbit": tmp_path}.get)
+    monkeypatch.setattr(doctor, "installed_version", VERSIONS.get)
+    monkeypatch.setattr(doctor, "check_bytecode", lambda site: doctor.Finding("bytecode", "kept"))
+    wanted = [Requirement(text) for text in ("python>=3.11,<3.14", "rich>=13.7,<16", "tensorflow>=2.20,<2.23")]
+    monkeypatch.setattr(doctor, "requirements", lambda: wanted)
 
 
 def test_all_is_well(healthy, capsys):
-    capsys.readouterr()
     assert cli.main(["doctor", "--nodevices"]) == 0
     out = capsys.readouterr().out
     assert "ok    rich                15.0.0\n" in out
     assert out.endswith("\nAll is well.\n")
 
 
-def test_a_problem_is_shown_with_its_fix(healthy, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "_installed", {**VERSIONS, "rich": "12.0"}.get)
+@pytest.mark.parametrize(("version", "said"), [("12.0", "12.0"), (None, "not installed")])
+def test_a_problem_is_shown_with_its_fix(version, said, healthy, monkeypatch, capsys):
+    """Without a package, what needs it is not tried."""
+    monkeypatch.setattr(doctor, "installed_version", {**VERSIONS, "rich": version}.get)
     assert cli.main(["doctor", "--nodevices"]) == 2
     out = capsys.readouterr().out
-    assert "mend  rich                12.0, needs <16,>=13.7\n" in out
+    assert f"mend  rich                {said}, needs <16,>=13.7\n" in out
     assert "                          python -m pip install 'rich<16,>=13.7'\n" in out
+    assert ("ok    workspace " in out) is (version is not None)
     assert out.endswith("\n1 to mend.\n")
 
 
 def test_json(healthy, monkeypatch, capsys):
-    capsys.readouterr()
     assert cli.main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is True
     assert {"name": "rich", "ok": True, "detail": "15.0.0", "fix": ""} in report["findings"]
-    assert "devices" not in {finding["name"] for finding in report["findings"]}  # no TensorFlow, nothing to ask
+    assert {"name": "devices", "ok": True, "detail": "1 CPU", "fix": ""} in report["findings"]
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
     assert cli.main(["doctor", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["ok"] is False
 
 
 def test_versions_are_those_of_this_environment():
-    assert doctor.check_package(PYYAML, doctor._installed("pyyaml")).ok
-    assert doctor._installed("no-such-package-anywhere") is None
-    assert doctor._folder("yaml").name == "yaml"
-    assert doctor._folder("no_such_module_anywhere") is None
+    python, *_ = doctor.requirements()
+    assert not doctor.check_package(python, doctor.installed_version("python")).fix
+    assert doctor.installed_version("pyyaml") and doctor.installed_version("no-such-package-anywhere") is None
