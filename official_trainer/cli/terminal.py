@@ -8,7 +8,6 @@ Does not own: the progress of a run (`tracking/`), the records of the log.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import sys
@@ -24,7 +23,6 @@ Colour = Literal["red", "green", "yellow", "blue", "magenta", "cyan", "dim", "bo
 _COLOURS = dict(zip(get_args(Colour), (31, 32, 33, 34, 35, 36, 2, 1), strict=True))
 _USUAL_WIDTH = 80
 _ENDLESS = 10**5  # of a pipe, whose lines may be long
-_LEAST_TEXT = 30  # a narrower column of text is hard to read
 
 
 def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
@@ -69,33 +67,11 @@ def show(text: str) -> None:
     print(printable(text), flush=True)  # a sweep prints for hours, and its output may be a file
 
 
-def columns(rows: Sequence[Sequence[str]], *, fit: int | None = None, text: int = -1) -> list[str]:
-    """Returns the lines of a table, in which the cells of each column start at the same place.
-
-    Args:
-      rows: of equally many cells.
-      fit: columns of the terminal, as `width` returns them; None gives one line to each row. In a narrow one the cells
-        of the column `text` have several lines; where that would not help, those after the first stand below it.
-      text: the number of the column that may have several lines.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    gaps = 2 * (len(widths) - 1)
-    is_stacked = False
-    if fit is not None and sum(widths) + gaps > fit:
-        widths[text] = fit - gaps - (sum(widths) - widths[text])
-        is_stacked = widths[text] < _LEAST_TEXT
-    lines: list[str] = []
-    for row in rows:
-        if is_stacked:
-            below = [line for cell in row[1:] if cell for line in wrapped(cell, (fit or 0) - 2, indent="").split("\n")]
-            lines += [row[0], *(f"  {line}" for line in below)]
-            continue
-        # A cell that is wider than its column has several lines.
-        cells = [wrapped(cell, width, indent="").split("\n") for cell, width in zip(row, widths, strict=True)]
-        for line in itertools.zip_longest(*cells, fillvalue=""):
-            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-            lines.append("  ".join(padded).rstrip())
-    return lines
+def show_line(text: str, label: str = "", colour: Colour = "red") -> None:
+    """Writes a line to stdout; on a terminal, the label's first word has a colour, and text goes on below itself."""
+    word = label.partition(" ")[0]
+    line = wrapped(printable(f"{label}{text}"), width(), " " * len(label) or "  ")
+    print(f"{paint(word, colour)}{line.removeprefix(word)}", flush=True)
 
 
 def table(
@@ -108,39 +84,28 @@ def table(
     """Returns the lines of a table that rich draws, in colour where stdout takes it.
 
     Args:
-      headings: of the columns.
-      rows: cells; those of a width that the terminal does not have go on in the next line.
-      numbers: the places of the columns that are aligned to the right.
+      headings: of the columns; without any, the table has no head.
+      rows: cells; where the terminal has no room for them, they go on in the next line, the first one as the last.
+      numbers: the columns that are aligned to the right, by their index.
       fit: the most columns of a line; None gives one line to each row.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in ([*headings], *rows)]
-    widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
-    has_room = fit is None or sum(widths) + 2 * (len(widths) - 1) <= fit  # else rich shares the room out
-    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for place, heading in enumerate(cells[0]):
-        justify: Literal["left", "right"] = "right" if place in numbers else "left"
-        drawn.add_column(
-            heading, justify=justify, overflow="fold", no_wrap=has_room, width=widths[place] if has_room else None
-        )
-    for row in cells[1:]:
-        drawn.add_row(*row)
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold", show_header=bool(headings))
+    for index, heading in enumerate(headings or [""] * len(rows[0])):
+        justify: Literal["left", "right"] = "right" if index in numbers else "left"
+        drawn.add_column(Text(heading), justify=justify, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    names = max((Text(str(row[0])).cell_len for row in rows), default=0)
+    drawn.columns[0].no_wrap = fit is None or 2 * names <= fit  # to be copied
     is_plain = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"  # rich heeds NO_COLOR by itself
     console = Console(width=fit or _ENDLESS, force_terminal=not is_plain, highlight=False)
     with console.capture() as captured:
         console.print(drawn)
     return [line.rstrip() for line in captured.get().splitlines()]
-
-
-def hanging(label: str, text: str) -> str:
-    """Returns a line whose text, where a terminal is too narrow for it, goes on below its beginning."""
-    fit = width()
-    indent = " " * len(label) if fit is not None and fit - len(label) >= _LEAST_TEXT else "    "
-    start = label[:-1].replace(" ", "\u00a0") + label[-1:]  # the label is no text to wrap; a long word may follow it
-    return wrapped(start + text, fit, indent).replace("\u00a0", " ")
 
 
 class _Handler(logging.Handler):

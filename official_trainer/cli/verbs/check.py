@@ -30,8 +30,6 @@ EXAMPLES = (
 )
 NEXT = ("official-trainer train digits_cnn", "train what was checked")
 
-_NAME_WIDTH = 18
-
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `train`, so that `train` can be replaced by `check` in any command."""
@@ -53,16 +51,17 @@ def run(arguments: argparse.Namespace) -> int:
     for step in engine.check(experiment, resolved, gin=gin, metrics=arguments.metric or (), **job):
         terminal.show_only_warnings()  # that a part was built or saved is what the lines of the check say
         if not arguments.quiet:
-            print("\n".join(_lines(step)), flush=True)
+            _show(step)
         if step.error is not None:
             raise step.error
     return 0
 
 
-def _lines(step: CheckStep) -> list[str]:
-    """Returns the line of a step, and those that its outcome has below it."""
-    mark = "ok    " if step.error is None else "failed"
+def _show(step: CheckStep) -> None:
+    """Prints the line of a step, and those that its outcome has below it."""
+    mark = "ok" if step.error is None else "failed"
     first, *more = step.outcome.split("\n")
-    line = terminal.hanging(f"{mark}  {step.name:<{_NAME_WIDTH}}{step.seconds:6.1f} s  ", first).rstrip()
-    painted = terminal.paint(mark.rstrip(), "green" if step.error is None else "red")
-    return [line.replace(mark.rstrip(), painted, 1), *(terminal.hanging("  ", each.lstrip()) for each in more)]
+    label = f"{mark:<8}{step.name:<18}{step.seconds:6.1f} s  "
+    terminal.show_line(first, label, "green" if step.error is None else "red")
+    for line in more:
+        terminal.show_line(line.lstrip(), "  ")

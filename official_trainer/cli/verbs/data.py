@@ -86,7 +86,7 @@ def _lines(seen: SeenData, section: Any) -> Iterator[str]:
             name = "(example)" if path == "it" else shorten(path, 30)
             sizes = "×".join("?" if size is None else str(size) for size in shape) or "-"
             rows.append((f"  {name}", _TYPES.get(dtype, dtype), sizes, ", ".join(map(_value, values))))
-    yield from terminal.columns(rows, fit=terminal.table_width())
+    yield from terminal.table((), rows, fit=terminal.table_width())
     yield f"  reading: {seen.speed:,.0f} examples/s, without a model"
 
 

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.shown import wrapped
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -79,8 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         findings.append(finding)
         if not arguments.json:
             mark = "mend" if finding.fix else "ok"
-            line = wrapped(f"{mark:<6}{finding.name:<20}{finding.detail}", terminal.width(), _INDENT)
-            print(line.replace(mark, terminal.paint(mark, "red" if finding.fix else "green"), 1), flush=True)
+            label = f"{mark:<6}{finding.name:<20}"
+            terminal.show_line(finding.detail, label, "red" if finding.fix else "green")
             if finding.fix:
                 print(f"{_INDENT}{terminal.paint(finding.fix, 'bold')}", flush=True)
     problems = sum(bool(finding.fix) for finding in findings)

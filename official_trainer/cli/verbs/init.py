@@ -91,6 +91,6 @@ def _next_steps(directory: str, list_of_files: list[str]) -> str:
         ("python train.py --experiment=my_experiment", "train it"),
     ]
     enter = [] if os.path.abspath(directory) == os.getcwd() else [(f"cd {shlex.quote(directory)}", "")]
-    lines = terminal.columns([(f"  {command}", terminal.paint(why, "dim")) for command, why in [*enter, *steps]])
+    lines = [f"  {command:<46}  {terminal.paint(why, 'dim')}".rstrip() for command, why in [*enter, *steps]]
     written = [f"  {name}" for name in list_of_files]
     return "\n".join([f"Wrote a workspace to {directory}:", *written, "", "Next:", *lines])

@@ -1,6 +1,6 @@
 """List the workspace's experiments; --all adds Model Garden's.
 
-Each line has the name, what the experiment is, and its file or module. Every verb takes each of them.
+Each line has the name and what the experiment is, and one of the workspace its file or module. Every verb takes them.
 
 Owns: `list`.
 Does not own: finding them (`tasks/registry.py`, `garden/index.py`).
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.shown import printable, wrapped
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from official_trainer.garden.scan import Experiment
 
 GROUP = "Start with these, in this order"
@@ -42,7 +43,7 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints name, description and file of each experiment, the files that cannot be read, and what Model Garden has.
+    """Prints the experiments, the files that cannot be read, and what Model Garden has.
 
     Raises:
       UsageError: there is neither a workspace nor Model Garden.
@@ -50,47 +51,46 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.garden import index
     from official_trainer.tasks import registry
 
-    workspace, imports, theirs = target.workspace(arguments), target.imports(arguments), index.entries()
+    workspace, garden = target.workspace(arguments), index.entries()
     nowhere = f"no workspace: no folder upwards of {os.getcwd()} holds experiments/; {target.NEW_WORKSPACE}"
-    experiments, problems = registry.listed(workspace, imports)
-    if workspace is None and not theirs and not experiments:
+    experiments, problems = registry.listed(workspace, target.imports(arguments))
+    if workspace is None and not garden and not experiments:
         raise UsageError(nowhere)
-    found, unlisted = experiments.values(), [problem.message for problem in problems]
+    unlisted = [problem.message for problem in problems]
     if arguments.json:
         import json
 
         listed = {
             "workspace": None if workspace is None else str(workspace),
-            "experiments": [_as_json(each) for each in found],
+            "experiments": [_as_json(experiment) for experiment in experiments.values()],
             "unlisted": unlisted,
-            "garden": [_as_json(each) for each in theirs.values()],
+            "garden": [_as_json(experiment) for experiment in garden.values()],
         }
         print(json.dumps(listed, indent=2))
         return 0
-    if found:
-        inside = {each.name for each in found if workspace and each.path.is_relative_to(workspace)}
-        places = {e.name: str(e.path.relative_to(workspace or "")) if e.name in inside else e.module for e in found}
-        _show_table([(each.name, each.summary, places[each.name]) for each in found])
+    if experiments:
+        _show_table([(name, one.summary, _file_or_module(one, workspace)) for name, one in experiments.items()])
     else:
-        _say(nowhere if workspace is None else f"no experiments in {workspace / 'experiments'}")
+        terminal.show_line(nowhere if workspace is None else f"no experiments in {workspace / 'experiments'}")
     for message in unlisted:
-        _say(message, "unlisted", "red")
-    if theirs and arguments.all:
+        terminal.show_line(message, "unlisted  ")
+    if garden and arguments.all:
         print(f"\n{terminal.paint(f'Model Garden {index.release()}', 'bold')}")
-        _show_table([(e.name, e.summary, e.module) for e in theirs.values()])
-    elif theirs:
-        _say(f"\nModel Garden {index.release()} has {len(theirs)} more; `official-trainer list --all` lists them")
+        _show_table([(name, experiment.summary) for name, experiment in garden.items()])
+    elif garden:
+        print()
+        count = len(garden)
+        terminal.show_line(f"Model Garden {index.release()} has {count} more; `official-trainer list --all` lists them")
     return 0
 
 
-def _show_table(rows: Sequence[tuple[str, str, str]]) -> None:
-    terminal.show("\n".join(terminal.columns(rows, fit=terminal.width(), text=1)))
+def _show_table(rows: Sequence[Sequence[str]]) -> None:
+    terminal.show("\n".join(terminal.table((), rows, fit=terminal.width())))
 
 
-def _say(message: str, label: str = "", colour: terminal.Colour = "red") -> None:
-    """Prints a line; with a label before it that is coloured on a terminal."""
-    text = wrapped(f"{label}  {printable(message)}" if label else printable(message), terminal.width())
-    print(text.replace(label, terminal.paint(label, colour), 1) if label else text)
+def _file_or_module(experiment: Experiment, workspace: Path | None) -> str:
+    is_inside = workspace is not None and experiment.path.is_relative_to(workspace)
+    return str(experiment.path.relative_to(workspace)) if workspace and is_inside else experiment.module
 
 
 def _as_json(experiment: Experiment) -> dict[str, Any]:

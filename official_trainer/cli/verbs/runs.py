@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.shown import printable, shorten
+from official_trainer.shown import printable, shorten, wrapped
 
 if TYPE_CHECKING:
     from official_trainer.runs.recorded import RecordedRun
@@ -35,11 +34,9 @@ EXAMPLES = (
 )
 NEXT = ("official-trainer show runs/digits", "the values that a run used")
 
-_HEADINGS = ("run", "experiment", "status", "step", "best", "age", "took", "differs")
 _OPTIONAL = ("age", "experiment", "took")
 """Columns that a narrow terminal has no room for, the first one to go first; `--json` has them."""
 
-_BELOW = " " * 4
 _MOST_DIFFERENCES, _LONGEST_VALUE = 10, 32
 _WATCH_SECONDS = 3.0
 _COLOURS: Mapping[str, terminal.Colour] = {
@@ -181,50 +178,55 @@ def _now_seconds() -> float:
 def _table(
     runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], directory: str, width: int | None
 ) -> list[str]:
-    """Returns the lines of the table; what differs stands below each run where there is no room beside it."""
+    """Returns the lines of the table; what differs stands below each run, and in a pipe beside it."""
     from rich.text import Text
 
     from official_trainer.config.text import short_names
 
     names = short_names(path for differs in fields for path in differs)
-    cells = []
+    rows: list[dict[str, str]] = []
     for differs, run in zip(fields, runs, strict=True):
         words = [f"{printable(names[path])}={shorten(value, _LONGEST_VALUE)}" for path, value in differs.items()]
-        more = [f"and {len(words) - _MOST_DIFFERENCES} more"] if len(words) > _MOST_DIFFERENCES else []
-        rest = " ".join([*words[:_MOST_DIFFERENCES], *more, *(f"({printable(note)})" for note in run.notes)])
-        cells.append(dict(zip(_HEADINGS, (*_cells(run, directory, _now_seconds()), rest), strict=True)))
-    shown = [name for name in _HEADINGS if name == "run" or any(row[name] for row in cells)]
+        if len(words) > _MOST_DIFFERENCES:
+            words[_MOST_DIFFERENCES:] = [f"and {len(words) - _MOST_DIFFERENCES} more"]
+        differing = " ".join([*words, *(f"({printable(note)})" for note in run.notes)])
+        rows.append({**_cells(run, directory, _now_seconds()), "differs": differing})
+    shown = [name for name in rows[0] if name == "run" or any(row[name] for row in rows)]
+    if width is not None and "differs" in shown:
+        shown.remove("differs")
 
     def drawn() -> list[str]:
         statuses = [{"status": Text(run.status, _COLOURS.get(run.status, ""))} for run in runs]
-        rows: list[dict[str, str | Text]] = [{**row, **status} for row, status in zip(cells, statuses, strict=True)]
-        return terminal.table(shown, [[row[name] for name in shown] for row in rows])
+        cells: list[dict[str, str | Text]] = [{**row, **status} for row, status in zip(rows, statuses, strict=True)]
+        return terminal.table(shown, [[row[name] for name in shown] for row in cells], fit=None)
 
     lines = drawn()
-    for name in ("differs", *_OPTIONAL):
-        if width is None or max(Text.from_ansi(line).cell_len for line in lines) <= width:
-            break
-        if name in shown:
+    for name in _OPTIONAL:
+        if name in shown and width is not None and max(Text.from_ansi(line).cell_len for line in lines) > width:
             shown.remove(name)
             lines = drawn()
-    if "differs" in shown or width is None:
+    if width is None:
         return lines
-    table = lines[:1]
-    for line, row in zip(lines[1:], cells, strict=True):
-        below = textwrap.wrap(row["differs"], width - len(_BELOW), break_long_words=False, break_on_hyphens=False)
-        table += [line, *(f"{_BELOW}{part}" for part in below)]
-    return table
+    below = [wrapped(f"    {row['differs']}", width).split("\n") if row["differs"] else [] for row in rows]
+    return [lines[0], *(line for first, more in zip(lines[1:], below, strict=True) for line in (first, *more))]
 
 
-def _cells(run: RecordedRun, directory: str, now_seconds: float) -> tuple[str, ...]:
+def _cells(run: RecordedRun, directory: str, now_seconds: float) -> dict[str, str]:
+    """Returns what the table says of a run, by column."""
     from official_trainer.runs.recorded import duration_text, steps_text
     from official_trainer.tracking import monitored
 
     name = os.path.relpath(run.directory, directory)
-    name = os.path.basename(os.path.abspath(directory)) if name == os.curdir else name
-    age = None if run.started_seconds is None else now_seconds - run.started_seconds
     best = "" if run.best is None else monitored.show(run.best)
     if run.best is not None and not isinstance(run.best, Mapping):
         best = f"{run.metric} {best}"
-    known = (name, run.experiment or "", run.status, steps_text(run), best, duration_text(age))
-    return tuple(printable(cell).replace("\n", "\\n") for cell in (*known, duration_text(run.duration_seconds)))
+    cells = {
+        "run": os.path.basename(os.path.abspath(directory)) if name == os.curdir else name,
+        "experiment": run.experiment or "",
+        "status": run.status,
+        "step": steps_text(run),
+        "best": best,
+        "age": duration_text(None if run.started_seconds is None else now_seconds - run.started_seconds),
+        "took": duration_text(run.duration_seconds),
+    }
+    return {column: printable(cell).replace("\n", "\\n") for column, cell in cells.items()}

@@ -341,40 +341,19 @@ def test_colour_on_a_terminal_only(monkeypatch):
     assert terminal.paint("x", "red", Terminal()) == "x"
 
 
-def test_columns():
-    assert terminal.columns([("a", "bcd", "e"), ("long", "", "f")]) == ["a     bcd  e", "long       f"]
-    assert terminal.columns([]) == []
+TABLE = [("digits", "Handwritten digits, a small network.", "3"), ("x", "", "12")]
 
 
-TABLE = [("digits", "Handwritten digits, a small network.", "a/b.py"), ("x", "", "a/long/path/without/any/space.py")]
-
-
-@pytest.mark.parametrize(
-    ("fit", "lines"),
-    [
-        (
-            72,
-            [
-                "digits  Handwritten digits, a small     a/b.py",
-                "        network.",
-                "x                                       a/long/path/without/any/space.py",
-            ],
-        ),
-        (
-            40,
-            [
-                "digits",
-                "  Handwritten digits, a small network.",
-                "  a/b.py",
-                "x",
-                "  a/long/path/without/any/space.py",
-            ],
-        ),
-    ],
-)
-def test_columns_of_a_narrow_terminal(fit, lines):
-    """Text goes on below its beginning; where that would be too narrow, cells stand below each other."""
-    assert terminal.columns(TABLE, fit=fit, text=1) == lines
+def test_a_table_fits_the_terminal():
+    """Text goes on below its beginning, and names stay in one piece."""
+    assert terminal.table((), TABLE) == ["digits  Handwritten digits, a small network.  3", "x" + " " * 45 + "12"]
+    assert terminal.table(("name", "what", "size"), TABLE, numbers=[2], fit=32) == [
+        "name    what                size",
+        "digits  Handwritten            3",
+        "        digits, a small",
+        "        network.",
+        "x                             12",
+    ]
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])
@@ -414,14 +393,11 @@ def test_indented_lines_of_a_message_keep_their_indentation(monkeypatch):
 
 
 def test_a_label_keeps_its_column_and_its_text_goes_on_below(monkeypatch):
-    monkeypatch.setattr("sys.stdout", Terminal())
-    monkeypatch.setenv("COLUMNS", "44")
-    assert terminal.hanging("ok    devices   ", "1 CPU, and no GPU that TensorFlow sees") == (
-        "ok    devices   1 CPU, and no GPU that\n    TensorFlow sees"
-    )
+    monkeypatch.setattr("sys.stdout", screen := Terminal())
     monkeypatch.setenv("COLUMNS", "46")
-    assert terminal.hanging("ok    devices   ", "1 CPU, and no GPU that TensorFlow sees") == (
-        "ok    devices   1 CPU, and no GPU that\n                TensorFlow sees"
+    terminal.show_line("1 CPU, and no GPU that TensorFlow sees", "ok    devices   ", "green")
+    assert screen.getvalue() == (
+        "\x1b[32mok\x1b[0m    devices   1 CPU, and no GPU that\n                TensorFlow sees\n"
     )
 
 
