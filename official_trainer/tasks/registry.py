@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from official_trainer.config import Config, ConfigError, Origin, Problem, components
+from official_trainer.config import Config, ConfigError, Origin, Problem
 from official_trainer.config.errors import calling_line, line_of_class, line_of_code, unregistered
 from official_trainer.garden import index as garden_index
 from official_trainer.garden.scan import FOLDER, Experiment, Scanned, scan
@@ -533,5 +533,7 @@ def enter(workspace: Path | None) -> None:
     if folders and workspace / FOLDER not in folders:
         what = f"this process has imported '{FOLDER}' of {folders[0].parent}"
         raise ConfigError([Problem(what, fix=f"use the experiments of {workspace} in another process")])
+    from official_trainer.config import components  # which `list` need not import
+
     components.use_workspace(workspace)
     sources.make_importable(workspace)
