@@ -15,7 +15,7 @@ from official_trainer.cli.parser import Parser, UsageError
 from official_trainer.nearest import did_you_mean
 
 if TYPE_CHECKING:  # `doctor` reads its flags also where the dependencies of these packages are missing
-    from official_trainer.runs.predictions.shards import PredictionSettings
+    from official_trainer.runs.predictions import PredictionSettings
 
 WHICH_RUN = "Experiment and run directory"
 _CHECKPOINTS = ("latest", "best")
@@ -134,14 +134,14 @@ def read_number(arguments: argparse.Namespace, name: str, *, least: int) -> int 
 
 def add_prediction_flags(parser: Parser) -> None:
     """Declares the flags of predictions."""
-    from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS
+    from official_trainer.runs.predictions import DATA_SECTIONS, FORMATS
 
     parser.value("output", "DIR", "directory of the files (default: predictions/ in the run directory)")
     parser.value("model", "FILE", "an exported model instead of a checkpoint, in any format; it may run code: trust it")
     parser.value("format", "FORMAT", f"one of {', '.join(FORMATS)} (default: {FORMATS[0]})", choices=FORMATS)
     sections = f"{' or '.join(DATA_SECTIONS)} (default: {DATA_SECTIONS[0]})"
     parser.value("data", "SECTION", f"data to read: {sections}", choices=DATA_SECTIONS)
-    parser.value("shard_size", "ROWS", "predictions in one file (default: about 32 MiB)")
+    parser.value("shard_size", "ROWS", "predictions in one file, rounded up to whole batches (default: about 32 MiB)")
 
 
 def read_prediction(arguments: argparse.Namespace) -> PredictionSettings:
@@ -150,7 +150,7 @@ def read_prediction(arguments: argparse.Namespace) -> PredictionSettings:
     Raises:
       UsageError: a flag has an invalid value.
     """
-    from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS, PredictionSettings
+    from official_trainer.runs.predictions import DATA_SECTIONS, FORMATS, PredictionSettings
 
     if arguments.output == "":
         raise UsageError("--output is empty: is a variable not set? Name a directory, or leave the flag out")

@@ -1,7 +1,7 @@
 """Outputs of a model for a dataset: one row for each example, in the order of the examples.
 
 Owns: the traced inference step under the strategy in scope; joining the outputs of all replicas; which outputs are
-allowed. Does not own: which model and data (`runs/predict.py`), files (`runs/predictions/shards.py`).
+allowed. Does not own: which model and data (`runs/predict.py`), files (`runs/predictions.py`).
 """
 
 from __future__ import annotations
@@ -89,8 +89,7 @@ class Inference:
 
         for number, outputs in numbered(compute, first):
             counts = [int(count) for count in outputs.pop(_NUM_EXAMPLES)]
-            if sum(counts):
-                yield number, joined(outputs, counts, self._name)
+            yield number, joined(outputs, counts, self._name) if sum(counts) else {}
 
     def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
         inputs, step_of_task = next(iterator), convert(self._step_of_task)

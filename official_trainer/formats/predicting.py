@@ -94,9 +94,8 @@ class FileInference:
             counts = [int(num_examples_of(replica_batch)) for replica_batch in replica_batches]
             sized = zip(replica_batches, counts, strict=True)
             outputs = [self._outputs(replica_batch) for replica_batch, count in sized if count]
-            if outputs:
-                columns = {name: [output[name] for output in outputs] for name in outputs[0]}
-                yield number, joined(columns, [*filter(None, counts)], self._path)
+            columns = {name: [output[name] for output in outputs] for name in (outputs or [{}])[0]}
+            yield number, joined(columns, [*filter(None, counts)], self._path)
 
     def _outputs(self, replica_batch: Any) -> Arrays:
         inputs = samples.arrays(self._model, features_and_labels(replica_batch)[0])

@@ -15,7 +15,7 @@ from official_trainer.formats.kinds import SIGNATURE, FormatError
 from official_trainer.formats.readers import Arrays, host
 from official_trainer.lazy import tf
 from official_trainer.runs.predict import data_of
-from official_trainer.runs.predictions.shards import DATA_SECTIONS
+from official_trainer.runs.predictions import DATA_SECTIONS
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.task import features_and_labels
@@ -34,7 +34,7 @@ def read(trainer: Any, section: str | None = None) -> list[Any]:
     batches: list[Any] = []
     count = 0
     with trainer.strategy.scope():
-        builder, _, dataset = data_of(trainer, section, trainer.config.runtime.seed, 0)
+        builder, _, dataset = data_of(trainer, section, trainer.config.runtime.seed)
     with builder.errors_explained():
         for batch in itertools.islice(dataset, _BATCHES):
             for replica_batch in trainer.strategy.experimental_local_results(batch):

@@ -1,7 +1,7 @@
 """Mode `predict`: the outputs of a checkpoint for all of a task's examples, in files; after a kill it continues.
 
 Owns: what predictions are made from, and what of that must stay the same to continue; reading the data for them.
-Does not own: the step (`engine/inference.py`), the files (`runs/predictions/shards.py`), finding a checkpoint
+Does not own: the step (`engine/inference.py`), the files (`predictions.py`), finding a checkpoint
 (`chosen_checkpoint.py`).
 
 Modules that need TensorFlow are imported inside functions, so that a refusal does not wait for its import.
@@ -11,27 +11,32 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
-from official_trainer import files
+from official_trainer import files, lazy
 from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Problem, installed
 from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, ClusterError
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.engine.inference import Columns
+from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
-from official_trainer.lock import LockedError
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
-from official_trainer.runs.predictions import manifest as prediction_manifest
-from official_trainer.runs.predictions.manifest import ALL, Share
-from official_trainer.runs.predictions.shards import DATA_SECTIONS, PredictionSettings, PredictionShards, predict_into
+from official_trainer.runs.prediction_formats import PredictionsError, num_rows
+from official_trainer.runs.predictions import (
+    DATA_SECTIONS,
+    PredictionFiles,
+    PredictionSettings,
+    Share,
+    read_continuable,
+)
 from official_trainer.runs.resume.config_changes import is_safe
 from official_trainer.tasks import keras as kerases
 from official_trainer.user_code import during
@@ -48,7 +53,7 @@ _NEAR_BATCHES = 16
 
 
 def share_of(cluster: Cluster | None) -> Share | None:
-    """Returns which shards a process of a cluster predicts; None for a parameter server, which has nothing to do.
+    """Returns which files a process of a cluster predicts; None for a parameter server, which has nothing to do.
 
     The processes are not connected: each predicts on its own devices.
 
@@ -56,7 +61,7 @@ def share_of(cluster: Cluster | None) -> Share | None:
       ClusterError: the process is an evaluator.
     """
     if cluster is None:
-        return ALL
+        return Share()
     if cluster.role == EVALUATOR:
         raise ClusterError(
             f"mode predict has no evaluator, but {cluster.source} makes this process one; make it a worker, or "
@@ -73,7 +78,8 @@ def check_predictable(job: Job, settings: PredictionSettings) -> None:
 
     Raises:
       ConfigError: the task has no such data, or there are several tasks.
-      PredictionsError: the directory holds something else, or predictions that were made in another way.
+      PredictionsError: the directory holds something else, or predictions that were made with other settings; or the
+        format needs a package that is not installed.
       UserError: the model that is named is no file of a format that can be read here.
     """
     if hasattr(job.config.task, "task_routines"):
@@ -86,15 +92,17 @@ def check_predictable(job: Job, settings: PredictionSettings) -> None:
         raise ConfigError([Problem("is not set, so there is nothing to predict", path, fix=fix)])
     if settings.model:
         installed.load_part("official_trainer.formats.kinds", "--model").refuse_missing(settings.model)
+    if settings.format == "parquet" and lazy.found("pyarrow") is None:
+        what = "--format=parquet needs pyarrow, which is not installed"
+        raise PredictionsError(f"{what}: pip install 'official-trainer[parquet]', or use --format=csv")
     if settings.share.count > 1 and strategy_name(job.config.runtime, None) == "tpu":
         what = f"{settings.share.count} processes predict, each on its own devices, but only one process can use a TPU"
         raise ConfigError([Problem(what, "runtime.tpu", fix="start one process")])
-    wanted = prediction_manifest.begin(settings.format, settings.shard_size, _source(job, settings.data), ALL)
-    prediction_manifest.read_continuable(settings.output_dir or job.path("predictions"), wanted, is_whole=False)
+    read_continuable(settings.output_dir or job.path("predictions"), _settings_of(job, settings), is_whole=False)
 
 
 def predict(job: Job, checkpoint: str, settings: PredictionSettings) -> dict[str, float]:
-    """Writes the predictions of one checkpoint that are not there yet; returns how many rows and shards there are.
+    """Writes the predictions of one checkpoint that are not there yet; returns how many rows it has written.
 
     Args:
       job: the run; nothing in its directory is changed.
@@ -105,161 +113,190 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings) -> dict[str
       CheckpointError: there is no such checkpoint.
       DataError: there is no example, or no end of them.
       LockedError: another process writes there.
-      PredictionsError: as `check`, and for another checkpoint too.
+      PredictionsError: as `check_predictable`, and for another checkpoint too.
     """
-    output_dir = settings.output_dir or job.path("predictions")
-    weights = _weights(job, checkpoint, settings.model)
-    prediction_manifest.read(output_dir)  # before a lock is written to a directory of other files
-    files.make_dirs(output_dir)
-    share = settings.share
-    if share.count > 1:
-        share = dataclasses.replace(share, batch_size=getattr(job.config.task, settings.data).global_batch_size)
-    locked = functools.partial(job.lock, output_dir, flag="--output")
-    with locked(name=share.lock):
-        settings = dataclasses.replace(settings, output_dir=output_dir, share=share)
-        weights, shards = _predict(job, weights, checkpoint, settings)
-        files_word = "file" if shards.count == 1 else "files"
-        _logger.info("%d predictions of %s in %d %s: %s", shards.rows, weights, shards.count, files_word, output_dir)
-    if prediction_manifest.is_to_gather(output_dir):
-        # A process that holds this lock has found all shards too; if it dies, the same command merges them.
-        with contextlib.suppress(LockedError), locked(name="gather"):
-            prediction_manifest.gather(output_dir)
-            _logger.info("the predictions of all processes are there: %s", output_dir)
-    for share in prediction_manifest.interrupted(output_dir):  # of killed processes
-        with contextlib.suppress(LockedError), locked(name=share.lock):  # else its process lives, and writes it
-            files.remove_temporaries(output_dir, share.file)
-    return {"rows": float(shards.rows), "shards": float(shards.count)}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Weights:
-    """What computes the predictions: a checkpoint, or a model in a file."""
-
-    step: int
-    source: Mapping[str, Any]
-    directory: str = ""
-    model: str = ""
-
-    def __str__(self) -> str:
-        return files.base_name(self.model) if self.model else f"ckpt-{self.step}"
-
-    def inference(self, trainer: Trainer) -> Inference:
-        """Returns the inference with these weights, in the strategy's scope."""
-        from official_trainer.engine.inference import Inference
-
-        if self.model:
-            inference: Inference = _formats().inference(self.model, trainer)
-            return inference
-        traced, streams = trainer.config.trainer.eval_tf_function, trainer.context.streams
-        return Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
-
-
-def _weights(job: Job, checkpoint: str, model: str) -> _Weights:
-    if model:
-        return _Weights(0, {"model": _formats().digest(model)}, model=model)
     from official_trainer.runs.chosen_checkpoint import find_checkpoint
 
-    return _weights_of(*find_checkpoint(job, checkpoint))
+    settings = dataclasses.replace(settings, output_dir=settings.output_dir or job.path("predictions"))
+    chosen = None if settings.model else find_checkpoint(job, checkpoint)
+    files.make_dirs(settings.output_dir)
+    name = f"lock-{settings.share.index}" if settings.share.index else "lock"
+    with job.lock(settings.output_dir, flag="--output", name=name):
+        return {"rows": float(_predict(job, checkpoint, chosen, settings))}
 
 
-def _weights_of(directory: str, step: int) -> _Weights:
+def _predict(job: Job, checkpoint: str, chosen: tuple[str, int] | None, settings: PredictionSettings) -> int:
+    """Writes the files of a share that are not there; returns how many rows these have."""
+    from official_trainer.runs.build import build
+    from official_trainer.runs.chosen_checkpoint import load_chosen
+
+    target = _opened(job, settings, chosen)
+    if target.next_number() is None:
+        _logger.info("all predictions are there already; to predict from the start, name another --output")
+        return 0
+    if target.num_there:
+        _logger.info("continuing: %d files are there already", target.num_there)
+    with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
+        watchdog.observe(lambda: {"detail": target.rows})
+        watchdog.enter("build")
+        trainer = build(job)
+        if chosen is not None:
+            watchdog.enter("restore", chosen[1])
+            loaded = load_chosen(job, trainer, "" if target.num_there else checkpoint, chosen)
+            if loaded != chosen:  # the run has gone on meanwhile
+                chosen = loaded
+                target = _opened(job, settings, chosen)
+        watchdog.enter("predict", None if chosen is None else chosen[1])
+        with trainer.strategy.scope():
+            inference = _inference(trainer, settings.model)
+            builder, max_rows, dataset = data_of(trainer, settings.data, job.config.runtime.seed)
+        averaged = trainer.weights_averaged() if chosen is not None else contextlib.nullcontext()
+        keeps_state = chosen is not None and bool(kerases.recurrent_states(trainer.model))
+        with averaged, builder.errors_explained():
+            batches = Batches(builder, inference, dataset, max_rows, keeps_state, on_batch=watchdog.beat)
+            is_done = predict_into(target, batches)
+    weights = files.base_name(settings.model) if chosen is None else f"ckpt-{chosen[1]}"
+    others = "" if is_done else "; other processes write the other files"
+    what = f"wrote {target.rows} predictions of {weights}, and {target.num_there} files are there"
+    _logger.info("%s: %s%s", what, settings.output_dir, others)
+    return target.rows
+
+
+def _opened(job: Job, settings: PredictionSettings, chosen: tuple[str, int] | None) -> PredictionFiles:
+    """Returns the files of predictions by a checkpoint, or by the model of the settings."""
     from official_trainer.runs.chosen_checkpoint import deletion_explained
 
-    with deletion_explained(directory, step):
-        digest = manifest.digest(directory, step)
-    return _Weights(step, {"checkpoint": step, "checkpoint_digest": digest}, directory=directory)
+    if chosen is None:
+        weights: dict[str, Any] = {"model": _formats().digest(settings.model)}
+    else:
+        with deletion_explained(*chosen):
+            weights = {"checkpoint": chosen[1], "checkpoint_digest": manifest.digest(*chosen)}
+    bound = {} if job.gin is None else job.gin.bound or {}
+    made_from = {**_settings_of(job, settings), **weights, **{f"gin {name}": value for name, value in bound.items()}}
+    batch_size = getattr(job.config.task, settings.data).global_batch_size
+    return PredictionFiles(settings.output_dir, made_from, batch_size=batch_size, share=settings.share)
 
 
-def _begin(job: Job, settings: PredictionSettings, weights: _Weights) -> PredictionShards:
-    source = {**_source(job, settings.data), **weights.source}
-    if job.gin is not None:
-        source |= {f"gin {name}": value for name, value in (job.gin.bound or {}).items()}
-    return PredictionShards(settings, source)
+def _inference(trainer: Trainer, model: str) -> Inference:
+    """Returns the inference of the trainer's model, or of a model in a file; call it in the strategy's scope."""
+    from official_trainer.engine.inference import Inference
+
+    if model:
+        inference: Inference = _formats().inference(model, trainer)
+        return inference
+    traced, streams = trainer.config.trainer.eval_tf_function, trainer.context.streams
+    return Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
 
 
 def _formats() -> Any:
     return installed.load_part("official_trainer.formats.predicting", "--model")
 
 
-def _predict(
-    job: Job, weights: _Weights, checkpoint: str, settings: PredictionSettings
-) -> tuple[_Weights, PredictionShards]:
-    """Writes the shards that are not there; returns them, and what they were made from."""
-    from official_trainer.runs.build import build
-    from official_trainer.runs.chosen_checkpoint import load_chosen
+class Batches:
+    """The outputs for a data section; each call asks for batches behind those before.
 
-    shards, data = _begin(job, settings, weights), settings.data
-    if shards.is_done:
-        _logger.info("all predictions are there already; to predict from the start, name another --output")
-        return weights, shards
-    if shards.count:
-        _logger.info("continuing after %d rows in %d shards", shards.rows, shards.count)
-    with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
-        watchdog.observe(lambda: {"detail": shards.rows})
-        watchdog.enter("build")
-        trainer = build(job)
-        if not weights.model:
-            watchdog.enter("restore", weights.step)
-            chosen = weights.directory, weights.step
-            loaded = load_chosen(job, trainer, "" if shards.count else checkpoint, chosen)
-            if loaded != chosen:
-                weights = _weights_of(*loaded)
-                shards = _begin(job, settings, weights)
-        watchdog.enter("predict", weights.step)
-        keeps_state = not weights.model and bool(kerases.recurrent_states(trainer.model))
-        runtime, first = job.config.runtime, 0 if keeps_state else shards.position.batch
-        with trainer.strategy.scope():
-            inference = weights.inference(trainer)
-            builder, max_rows, dataset = data_of(trainer, data, runtime.seed, first)
-        with contextlib.nullcontext() if weights.model else trainer.weights_averaged(), builder.errors_explained():
-            batches, beat = iter(dataset), watchdog.beat
-            reader = Reader(builder, inference, first, batches, keeps_state=keeps_state, on_batch=beat)
-            predict_into(shards, reader, max_rows=max_rows)
-    return weights, shards
-
-
-@dataclasses.dataclass
-class Reader:
-    """The outputs for a data section from any batch on; each call starts at a later batch than the one before.
-
-    A pipeline that can start at a batch is built again there; any other is read over, once.
+    A pipeline that can start at a batch is built again at one that is far ahead; any other is read over.
 
     Attributes:
-      builder: builds the data.
-      inference: computes the outputs; its strategy is that of the data.
-      number: of the next batch.
-      iterator: over the data from there on.
-      keeps_state: whether outputs depend on the batches before (recurrent layers with a state), so that these are
-        computed, too.
-      on_batch: called for each batch that is read.
+      number: of the next batch; once the data has ended, how many there were.
+      has_ended: whether no batch is left.
     """
 
-    builder: DatasetBuilder
-    inference: Inference
-    number: int
-    iterator: Iterator[Any]
-    keeps_state: bool = False
-    on_batch: Callable[[], object] = lambda: None
+    def __init__(
+        self,
+        builder: DatasetBuilder,
+        inference: Inference,
+        dataset: Any,
+        max_rows: int | None = None,
+        keeps_state: bool = False,
+        on_batch: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Takes the data.
 
-    def __call__(self, first: int) -> Iterator[tuple[int, Columns]]:
-        """Yields what `Inference.batches` does, from batch number `first` on."""
-        if first - self.number > _NEAR_BATCHES and self.builder.started_at_step and not self.keeps_state:
-            with self.inference.strategy.scope():
-                self.number, self.iterator = first, iter(self.builder.build(first))
+        Args:
+          builder: has built `dataset`.
+          inference: computes the outputs; its strategy is that of the data.
+          dataset: all batches.
+          max_rows: how many examples there are, for data that does not end there; None for all.
+          keeps_state: whether outputs depend on the batches before (recurrent layers with a state), so that these are
+            computed, too.
+          on_batch: called for each batch that is read.
+        """
+        self._builder, self._inference, self._iterator = builder, inference, iter(dataset)
+        self._max_rows, self._keeps_state, self._on_batch = max_rows, keeps_state, on_batch
+        self._batch_size = builder.params.global_batch_size
+        self._end = sys.maxsize if max_rows is None else -(-max_rows // self._batch_size)
+        self._peeked: Columns | None = None
+        self.number, self.has_ended = 0, False
+
+    def peek(self) -> Columns | None:
+        """Returns the outputs of batch 0, which the next call may ask for again; None if there is no example."""
+        self._peeked = next(iter(self.outputs(0, 1)), None)
+        return self._peeked
+
+    def outputs(self, first: int, stop: int) -> list[Columns]:
+        """Returns the outputs of the batches from number `first` until before `stop`; fewer at the end of the data."""
+        outputs = [self._peeked] if self._peeked is not None and first == 0 else []
+        self._peeked = None
+        if not self._keeps_state:
+            self._move_to(min(first, self._end))
+        computed = self._computed()
+        while self.number < min(stop, self._end) and not self.has_ended:
+            number, columns = next(computed, (stop, None))
+            self.has_ended = columns is None
+            if columns and number >= first:
+                outputs.append(columns)
+        self.has_ended |= self.number == self._end
+        return outputs
+
+    def _move_to(self, first: int) -> None:
+        """Reads over the batches before number `first`, or all that are left; jumps only to one that is there."""
+        can_jump = first - self.number > _NEAR_BATCHES and self._builder.started_at_step
+        context = self._builder.context
+        if can_jump and context is not None and first * self._batch_size < (context.examples_per_epoch or 0):
+            with self._inference.strategy.scope():
+                self.number, self._iterator = first, iter(self._builder.build(first))
         with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
-            while self.number < first and not self.keeps_state:
-                next(self.iterator)
+            while self.number < first:
+                next(self._iterator)
                 self.number += 1
-                self.on_batch()
-        for number, columns in self.inference.batches(self.iterator, self.number):
+                self._on_batch()
+
+    def _computed(self) -> Iterator[tuple[int, Columns]]:
+        """Yields number and outputs of the batches that are left, without what repeats the first ones."""
+        for number, columns in self._inference.batches(self._iterator, self.number):
+            if self._max_rows is not None:
+                rows, left = num_rows(columns), self._max_rows - number * self._batch_size
+                if rows not in (self._batch_size, left):
+                    raise DataError(
+                        f"batch {number} of {self._builder.section} has {rows} examples, and global_batch_size is "
+                        f"{self._batch_size}, so it is unknown where they begin again; leave out repeat() for it"
+                    )
+                columns = {name: values[:left] for name, values in columns.items()}
             self.number = number + 1
-            self.on_batch()
-            if number >= first:
-                yield number, columns
+            self._on_batch()
+            yield number, columns
 
 
-def data_of(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int | None, Any]:
-    """Returns the builder of a data section, how many examples to read (None: all), and the data from batch `first`.
+def predict_into(target: PredictionFiles, batches: Batches) -> bool:
+    """Writes the files of a share that are not there; returns whether those of all shares are there then.
+
+    Raises:
+      DataError: there is no example.
+    """
+    size = target.batches_per_file or target.choose_size(batches.peek())
+    number = target.next_number()
+    while number is not None and not batches.has_ended:
+        if outputs := batches.outputs(number * size, (number + 1) * size):
+            target.write(number, outputs)
+        number = target.next_number(number + 1)
+    if batches.has_ended and not batches.number:
+        raise DataError("there is nothing to predict: the data holds no example; check input_path")
+    return target.finish(-(-batches.number // size) if batches.has_ended else None)
+
+
+def data_of(trainer: Trainer, name: str, seed: int) -> tuple[Any, int | None, Any]:
+    """Returns the builder of a data section, how many examples to read (None: all), and the data.
 
     Each example comes once, in order: nothing is shuffled, files are read one after the other, and no last batch is
     left out. Data for training is read as training data, because tasks choose examples by `is_training`, and ends with
@@ -285,7 +322,7 @@ def data_of(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, in
     section = section.replace(**{field: value for field, value in wanted.items() if hasattr(section, field)})
     # Apart: what a pipeline shuffles by itself comes in the same order after a restart.
     builder = DatasetBuilder(trainer.task, section, training=False, seed=seed, section=f"task.{name}").separate()
-    dataset = builder.build(first)
+    dataset = builder.build()
     is_endless = length_of(builder.of_pipeline) == math.inf
     num_examples = None
     if builder.context is not None and (is_training or is_endless):
@@ -300,19 +337,19 @@ def data_of(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, in
     return builder, num_examples, dataset
 
 
-def _source(job: Job, data: str) -> Mapping[str, Any]:
-    """Returns the values of the config that make a difference to predictions."""
-    values = dict(configuration.flat(job.config))
-    if values.get(f"task.{data}.input_path"):
-        values[f"task.{data}.cycle_length"] = 1  # as `data_of` reads them; earlier versions took files in turn
+def _settings_of(job: Job, settings: PredictionSettings) -> dict[str, Any]:
+    """Returns the flags, and the values of the config, that make a difference to predictions."""
+    rows, batch_size = settings.shard_size, getattr(job.config.task, settings.data).global_batch_size
+    shard_size = None if rows is None else -(-rows // batch_size) * batch_size
+    flags = {"experiment": job.experiment, "data": settings.data, "format": settings.format, "shard_size": shard_size}
     matter: dict[str, Any] = {}
-    for path, value in values.items():
+    for path, value in configuration.flat(job.config).items():
         section, _, field = path.partition(".")
         matters = path.startswith("trainer.optimizer_config.ema") or (section == "runtime" and not is_safe(path))
         if section == "task":
             name = field.partition(".")[0]
             is_of_data = name in DATA_SECTIONS  # validation data is safe for training; here it is what is read
             row = f"task.train_data{path.removeprefix(f'task.{name}')}" if is_of_data else path
-            matters = (name == data or not is_of_data) and not is_safe(row)
+            matters = (name == settings.data or not is_of_data) and not is_safe(row)
         matter |= {path: value} if matters else {}
-    return {"experiment": job.experiment, "data": data, **matter}
+    return {**flags, **matter}

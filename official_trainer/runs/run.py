@@ -28,7 +28,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import deferring_idle_keras, load
 from official_trainer.runs import predict
 from official_trainer.runs.job import Job, check_ready, format_problems, say_place, warn
-from official_trainer.runs.predictions.shards import PredictionSettings
+from official_trainer.runs.predictions import PredictionSettings
 from official_trainer.stopping import NOTHING_LOST, StopRequest
 from official_trainer.tasks import registry
 from official_trainer.threads import run_bounded

@@ -207,7 +207,7 @@ def _problems(kind, verb, result, expected, whole):
         names = {"train": ["ckpt-30.index"], "export": ["export/20/variables/variables.index"]}.get(verb, [])
         if kind == "params.yaml" and verb == "export":
             names = []  # another seed is exported with the same weights
-        if verb == "predict" and not kind.startswith("predictions/predictions-"):  # only the sizes of shards are known
+        if verb == "predict" and not kind.startswith("predictions/predictions-"):  # a file that is there is done
             names = [name for name in expected["left"] if name.startswith("predictions/")]
         yield from (f"other values: {name}" for name in names if left.get(name) != expected["left"][name])
         if verb.startswith("eval") and result["out"] != expected["out"]:

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-import itertools
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,11 @@ from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs import run
+from official_trainer.runs import prediction_formats, run
 from official_trainer.runs.build import build
 from official_trainer.runs.job import Job
-from official_trainer.runs.predictions.manifest import MANIFEST, PredictionsError
-from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards, predict_into
+from official_trainer.runs.predict import Batches, predict_into
+from official_trainer.runs.predictions import MANIFEST, PredictionFiles, PredictionsError, PredictionSettings
 from official_trainer.tasks import export, registry
 from tests import ROOT
 from tests.support import toy
@@ -97,7 +97,8 @@ def test_a_row_for_each_example_in_order(strategy, batch, trained, tmp_path):
     model_dir, expected = trained
     sets = [f"task.validation_data.global_batch_size={batch}", f"runtime.distribution_strategy={strategy}"]
     done = do(model_dir, *sets, output_dir=str(tmp_path / "out"), format="npy", shard_size=40)
-    assert done == {"rows": 101, "shards": 3}
+    assert done == {"rows": 101}
+    assert len(list((tmp_path / "out").glob("predictions-*.npy"))) == {1: 3, 2: 3, 7: 3, 14: 3}.get(batch, 1)
     np.testing.assert_allclose(loaded(tmp_path / "out"), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -138,16 +139,16 @@ def test_best_latest_and_numbered_checkpoints(trained, tmp_path):
         do(model_dir, checkpoint=which, output_dir=str(tmp_path / which), format="npy")
     assert loaded(tmp_path / "latest").tobytes() == loaded(tmp_path / "20").tobytes()
     assert not np.allclose(loaded(tmp_path / "10"), expected, atol=1e-4)
-    said = {which: json.loads((tmp_path / which / MANIFEST).read_text())["source"] for which in ("20", "10", "best")}
+    said = {which: json.loads((tmp_path / which / MANIFEST).read_text())["settings"] for which in ("20", "10", "best")}
     assert [said[which]["checkpoint"] for which in ("20", "10")] == [20, 10]
-    assert len({source["checkpoint_digest"] for source in said.values()}) == 3
+    assert len({settings["checkpoint_digest"] for settings in said.values()}) == 3
 
 
 def test_the_run_directory_is_the_default_place_and_nothing_else_changes_there(trained):
     """N18: and what is done is not done again."""
     model_dir, expected = trained
     before = {path: path.read_bytes() for path in Path(model_dir).rglob("*") if path.is_file()}
-    assert do(model_dir, format="npy") == do(model_dir, format="npy") == {"rows": 101, "shards": 1}
+    assert [do(model_dir, format="npy")["rows"] for _ in range(2)] == [101, 0]
     after = {path: path.read_bytes() for path in Path(model_dir).rglob("*") if path.is_file()}
     new = {path.relative_to(model_dir).parts[0] for path in after.keys() - before.keys()}
     assert (new, {path: after[path] for path in before}) == ({"predictions"}, before)
@@ -162,10 +163,10 @@ def test_another_checkpoint_config_or_format_is_refused(trained, tmp_path):
     before = contents(tmp_path)
     with pytest.raises(PredictionsError, match=r"--checkpoint: 10 -> 20\n.*\n?.*another --output"):
         again(format="jsonl")
-    with pytest.raises(PredictionsError, match=r"--format: jsonl -> tfrecord\nTo continue those, use --format=jsonl"):
+    with pytest.raises(PredictionsError, match=r"--format: jsonl -> tfrecord\nUse those to continue, or name another"):
         again(checkpoint="10")
     size = "task.validation_data.global_batch_size"
-    with pytest.raises(PredictionsError, match=rf"{size}: 10 -> 20\nTo continue those, use --set {size}=10\n"):
+    with pytest.raises(PredictionsError, match=rf"{size}: 10 -> 20\n"):
         again(f"{size}=20", format="jsonl", checkpoint="10")
     with pytest.raises(PredictionsError, match=r"trainer.optimizer_config.ema.*: 0.9 -> "):
         again("trainer.optimizer_config.ema=null", format="jsonl", checkpoint="10")
@@ -184,15 +185,12 @@ def test_one_process_at_a_time_writes(trained, tmp_path):
     assert not (tmp_path / MANIFEST).exists()
 
 
-def test_an_interrupted_manifest_of_another_process_is_removed(trained, tmp_path):
-    """N18: a process that was killed while it wrote leaves nothing; one that lives still writes its own."""
-    for index in (0, 1, 2):
-        (tmp_path / f".predictions-{index}.json.tmp-1").touch()
-    with DirectoryLock(str(tmp_path), name="lock-2"):
-        do(trained[0], output_dir=str(tmp_path))
-    assert [path.name for path in tmp_path.glob(".predictions-*")] == [".predictions-2.json.tmp-1"]
-    do(trained[0], output_dir=str(tmp_path))
-    assert not list(tmp_path.glob(".predictions-*"))
+def test_parquet_needs_its_library(trained, tmp_path, monkeypatch):
+    """N18: which is said before TensorFlow is imported."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(PredictionsError, match=r"needs pyarrow.*: pip install 'official-trainer\[parquet\]', or use"):
+        do(trained[0], output_dir=str(tmp_path / "out"), format="parquet")
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_to_predict_is_refused(trained, model_dir, tmp_path, monkeypatch):
@@ -232,58 +230,83 @@ def test_a_section_that_is_not_there_is_refused(tmp_path):
 # From Python.
 
 
+def opened(directory, format, batch_size, shard_size=None):
+    directory.mkdir(exist_ok=True)
+    settings = {"format": format, "shard_size": shard_size}
+    return PredictionFiles(str(directory), settings, batch_size=batch_size)
+
+
+def batches_of(inference, task, section, **options):
+    with inference.strategy.scope():
+        builder = DatasetBuilder(task, section, training=False, seed=0)
+        return Batches(builder, inference, builder.build(), **options)
+
+
 GOES_ON = [(pipeline, strategy) for pipeline in (arrays, records, stream) for strategy in ("off", "mirrored2")]
 
 
 @pytest.mark.parametrize(("pipeline", "strategy"), cases(GOES_ON, (records, "off"), (stream, "off")))
-def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_path, monkeypatch, caplog):
+def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_path, monkeypatch):
     """N18: for data in memory, in files, and of a plain dataset, which alone is read from its start; draws are kept."""
     monkeypatch.setattr(Noisy, "pipeline", staticmethod(pipeline))
+    monkeypatch.setattr("official_trainer.runs.predict._NEAR_BATCHES", 1)
     path = str(tmp_path / "x.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
         for row in toy.FEATURES:
             writer.write(row.tobytes())
     trainer = toy.build(task_cls=Noisy, strategy=strategy, train=False, evaluate=False)
     section = schema.DataConfig(global_batch_size=14, is_training=False, input_path=path if pipeline is records else "")
+    read = []
     with trainer.strategy.scope():
         inference = Inference(trainer.task, trainer.model)
-        feed = DatasetBuilder(trainer.task, section, training=False, seed=0)
 
-    def write(folder, num_batches=None):
-        shards = PredictionShards(
-            PredictionSettings(output_dir=str(tmp_path / folder), format="npy", shard_size=25), {}
-        )
+    def write(folder, most=None):
+        target = opened(tmp_path / folder, "npy", 14, shard_size=28)
+        batches = batches_of(inference, trainer.task, section, on_batch=lambda: read.append(folder))
+        if most is None:
+            return predict_into(target, batches)
+        return [target.write(number, batches.outputs(2 * number, 2 * number + 2)) for number in range(most)]
 
-        def batches_from(first):
-            return inference.batches(feed.build(first), first)
-
-        if num_batches is None:
-            return predict_into(shards, batches_from)
-        for number, columns in itertools.islice(batches_from(shards.position.batch), num_batches):
-            shards.add(number, columns)
-        return None
-
-    write("whole")
-    write("broken", 3)  # 42 rows: one shard, and 17 rows that are lost
-    write("broken", 4)
-    caplog.clear()
-    write("broken")
+    assert write("whole")
+    write("broken", 2)
+    read.clear()
+    assert write("broken")
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+    assert len(read) == (8 if pipeline is stream else 4)
     parts = [np.load(path) for path in sorted((tmp_path / "whole").glob("predictions-*.npz"))]
     assert sorted(parts[0]) == ["drawn", "features", "logits", "with/dropout", "with/noise"]
-    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    assert found["features"].tobytes() == toy.FEATURES.tobytes()
-    assert len(np.unique(found["drawn"])) > 90
-    assert ("reading over" in caplog.text) == (pipeline is stream)
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    assert joined["features"].tobytes() == toy.FEATURES.tobytes()
+    assert len(np.unique(joined["drawn"])) > 90
+
+
+def test_data_that_begins_again_is_cut_there(tmp_path, monkeypatch):
+    """N18: in the middle of a batch, and of a file; batches of other sizes are refused, as the cut is unknown then."""
+    monkeypatch.setattr(toy.ToyTask, "build_inputs", lambda self, params: toy.examples(23).repeat().batch(size))
+    trainer = toy.build(train=False, evaluate=False)
+    section, inference = (
+        schema.DataConfig(global_batch_size=5, is_training=False),
+        Inference(trainer.task, trainer.model),
+    )
+
+    def write(folder):
+        return predict_into(opened(folder, "npy", 5, 10), batches_of(inference, trainer.task, section, max_rows=23))
+
+    size = 5
+    assert write(tmp_path / "cut")
+    assert [len(np.load(path)) for path in sorted((tmp_path / "cut").glob("*.npy"))] == [10, 10, 3]
+    size = 4
+    with pytest.raises(
+        DataError, match=r"has 4 examples, and global_batch_size is 5, so it is unknown where they begin"
+    ):
+        write(tmp_path / "other")
 
 
 def test_a_task_of_model_garden(tmp_path):
     """N18: its own `inference_step`, on its own data."""
-    model = toy.build().model
-    dataset = toy.examples(toy.NUM_EXAMPLES).batch(33)
-    shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path), format="npy"), {})
-    predict_into(shards, lambda first: Inference(GardenTask(None), model).batches(dataset))
-    np.testing.assert_allclose(loaded(tmp_path), model.predict(toy.FEATURES, verbose=0), rtol=1e-5, atol=1e-6)
+    model, dataset = toy.build().model, toy.examples(101).batch(33)
+    outputs = [columns["logits"] for _, columns in Inference(GardenTask(None), model).batches(dataset)]
+    np.testing.assert_allclose(np.concatenate(outputs), model.predict(toy.FEATURES, verbose=0), rtol=1e-5, atol=1e-6)
 
 
 class Named(toy.ToyTask):
@@ -291,8 +314,8 @@ class Named(toy.ToyTask):
 
     def predict_step(self, inputs, model, labels=None):
         logits = self.inference_step(inputs, model)
-        found = {"probabilities": tf.nn.softmax(logits)}
-        return found if labels is None else {**found, "id": labels["id"], "right": labels["digit"]}
+        outputs = {"probabilities": tf.nn.softmax(logits)}
+        return outputs if labels is None else {**outputs, "id": labels["id"], "right": labels["digit"]}
 
 
 @pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
@@ -302,15 +325,15 @@ def test_a_prediction_step_sees_labels_and_ids(tmp_path, strategy):
     ids = np.array([f"scan-{number}" for number in range(toy.NUM_EXAMPLES)])
     labels = {"id": ids, "digit": toy.LABELS}
     dataset = tf.data.Dataset.from_tensor_slices((toy.FEATURES, labels)).batch(34)
-    shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path), format="jsonl"), {})
     task = Named(None)
     with trainer.strategy.scope():
         dataset = trainer.strategy.experimental_distribute_dataset(dataset)
-        predict_into(shards, lambda first: Inference(task, trainer.model).batches(dataset))
-    found = [json.loads(line) for line in (tmp_path / "predictions-00000.jsonl").read_text().splitlines()]
-    assert [row["id"] for row in found] == list(ids)
-    assert [row["right"] for row in found] == toy.LABELS.tolist()
-    probabilities = np.array([row["probabilities"] for row in found])
+        chunks = [columns for _, columns in Inference(task, trainer.model).batches(dataset)]
+    prediction_formats.write("jsonl", f"{tmp_path}/rows.jsonl", chunks)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == list(ids)
+    assert [row["right"] for row in rows] == toy.LABELS.tolist()
+    probabilities = np.array([row["probabilities"] for row in rows])
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
     export.save(f"{tmp_path}/model", task, trainer.model, step=1)
     serve = tf.saved_model.load(f"{tmp_path}/model").signatures["serving_default"]

@@ -19,7 +19,7 @@ from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.config import schema
 from official_trainer.program import Program, ProgramCheckpoint
 from official_trainer.runs import run
-from official_trainer.runs.predictions.shards import PredictionSettings
+from official_trainer.runs.predictions import PredictionSettings
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import registry, vocabularies
 from official_trainer.tasks.task import Task

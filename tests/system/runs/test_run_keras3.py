@@ -11,7 +11,7 @@ import tensorflow as tf
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.errors import ExitCode
 from official_trainer.runs import run
-from official_trainer.runs.predictions.shards import PredictionSettings
+from official_trainer.runs.predictions import PredictionSettings
 from official_trainer.tracking.jsonl import read_rows
 from tests.support.keras3.runs import FEATURES, LABELS, do, resolved
 from tests.support.runs import values

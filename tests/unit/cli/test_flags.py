@@ -9,7 +9,7 @@ from official_trainer import cli
 from official_trainer.cli import flags
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
-from official_trainer.runs.predictions.shards import PredictionSettings
+from official_trainer.runs.predictions import PredictionSettings
 from tests.support.bounded import bounded
 
 
@@ -343,7 +343,7 @@ def test_flags_of_predictions(monkeypatch):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--format=json", r"--format=json: expected one of tfrecord, jsonl, npy; did you mean .*jsonl"),
+        ("--format=json", r"--format=json: expected one of tfrecord, jsonl, npy, csv, parquet; did you mean .*jsonl"),
         ("--data=test_data", r"--data=test_data: expected one of validation_data, train_data"),
         ("--shard_size=0", r"--shard_size=0: expected a number from 1"),
         ("--shard_size=many", r"--shard_size=many: expected a number"),

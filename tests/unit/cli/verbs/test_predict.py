@@ -1,7 +1,7 @@
 """What `predict` hands over to the engine."""
 
 from official_trainer import cli
-from official_trainer.runs.predictions.shards import PredictionSettings
+from official_trainer.runs.predictions import PredictionSettings
 
 
 def test_predict_hands_over_to_the_engine(engine, run_dir):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from official_trainer import cli
-from official_trainer.runs.predictions.shards import PredictionSettings
+from official_trainer.runs.predictions import PredictionSettings
 
 
 def test_train_hands_over_to_the_engine(engine, workspace):

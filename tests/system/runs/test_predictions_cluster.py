@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -17,9 +16,8 @@ from official_trainer.engine.inference import Inference
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError
 from official_trainer.runs import run
-from official_trainer.runs.predict import Reader
-from official_trainer.runs.predictions.manifest import MANIFEST, Share, gather
-from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards, predict_into
+from official_trainer.runs.predict import Batches, predict_into
+from official_trainer.runs.predictions import MANIFEST, PredictionFiles, PredictionSettings, Share
 from official_trainer.tasks import registry
 from tests import ROOT
 from tests.support import toy
@@ -43,74 +41,51 @@ def section(tmp_path):
     )
 
 
-PIPELINES = list(itertools.product((arrays, records, stream), ("off", "mirrored2"), (2, 9, 40)))
-QUICK = [(arrays, "off", 9), (records, "mirrored2", 40), (stream, "mirrored2", 9)]
+PIPELINES = list(itertools.product((arrays, records, stream), ("off", "mirrored2"), (4, 8, 40, None)))
+QUICK = [(arrays, "off", 8), (records, "mirrored2", 40), (stream, "mirrored2", 8), (records, "off", None)]
 
 
 @pytest.mark.parametrize(("pipeline", "strategy", "shard_size"), cases(PIPELINES, *QUICK))
 def test_shares_of_any_data_are_what_one_process_writes(pipeline, strategy, shard_size, section, tmp_path, monkeypatch):
     """N18: in memory, in files, and data that nobody knows the size of and that is read over; draws are the same."""
     monkeypatch.setattr(Noisy, "pipeline", staticmethod(pipeline))
-    monkeypatch.setattr("official_trainer.runs.predict._NEAR_BATCHES", 3)  # else no shard is far away
+    monkeypatch.setattr("official_trainer.runs.predict._NEAR_BATCHES", 1)  # else no file is far away
     trainer = toy.build(task_cls=Noisy, strategy=strategy, train=False, evaluate=False)
-    params = section(pipeline, 4)
-    starts = []
+    read = []
     with trainer.strategy.scope():
         inference = Inference(trainer.task, trainer.model)
 
     def write(folder, share):
-        options = {"format": "npy", "shard_size": shard_size, "share": share}
-        shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path / folder), **options), {})
-        first = shards.position.batch
+        settings = {"format": "npy", "shard_size": shard_size}
+        (tmp_path / folder).mkdir(exist_ok=True)
+        target = PredictionFiles(str(tmp_path / folder), settings, batch_size=4, share=share)
         with trainer.strategy.scope():
-            feed = DatasetBuilder(trainer.task, params, training=False, seed=0)
-            build = feed.build
-            feed.build = lambda first: starts.append(first) or build(first)
-            reader = Reader(feed, inference, first, iter(feed.build(first)))
-        predict_into(shards, reader)
+            builder = DatasetBuilder(trainer.task, section(pipeline, 4), training=False, seed=0)
+            batches = Batches(builder, inference, builder.build(), on_batch=lambda: read.append(share.index))
+        return predict_into(target, batches)
 
-    write("whole", Share())
-    starts.clear()
-    for index in (2, 0, 1):
-        write("shared", Share(index=index, count=3, batch_size=4))
-    gather(str(tmp_path / "shared"))
+    assert write("whole", Share())
+    assert len(read) == 26
+    read.clear()
+    said = [write("shared", Share(index=index, count=3)) for index in (2, 0, 1)]
+    assert said == ([False, False, True] if shard_size is not None else [False, True, True])
     assert contents(tmp_path / "shared") == contents(tmp_path / "whole")
-    assert json.loads((tmp_path / "shared" / MANIFEST).read_text())["rows"] == toy.NUM_EXAMPLES
-    assert (len(starts) > 3) == (shard_size == 9 and pipeline is not stream)
+    if shard_size is not None:  # else all is there for the third
+        assert (len(read) < 3 * 26 - 6) == (pipeline is not stream)
 
 
-def test_data_that_begins_again_is_cut_there(tmp_path):
-    """N18: as training data does; in the middle of a batch, and of a shard."""
-
-    def endless(first):
-        return ((batch, {"x": np.arange(5 * batch, 5 * batch + 5)}) for batch in itertools.count(first))
-
-    def write(folder, share):
-        options = {"format": "npy", "shard_size": 4, "share": share}
-        shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path / folder), **options), {})
-        predict_into(shards, endless, max_rows=23)
-
-    write("whole", Share())
-    for index in (0, 1):
-        write("shared", Share(index=index, count=2, batch_size=5))
-    gather(str(tmp_path / "shared"))
-    assert contents(tmp_path / "shared") == contents(tmp_path / "whole")
-    assert json.loads((tmp_path / "shared" / MANIFEST).read_text())["rows"] == 23
-
-
-def test_no_example_is_an_error_in_one_of_them(tmp_path):
-    """N18: and never all there is."""
-    for index in (1, 0):
-        share = Share(index=index, count=2, batch_size=4)
-        options = {"format": "npy", "shard_size": 3, "share": share}
-        shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path), **options), {})
-        if index:
-            predict_into(shards, lambda first: iter(()))
-        else:
-            with pytest.raises(DataError, match=r"there is nothing to predict: the data holds no example"):
-                predict_into(shards, lambda first: iter(()))
-    gather(str(tmp_path))
-    assert not (tmp_path / MANIFEST).exists()
+def test_no_example_is_an_error_in_all_of_them(section, tmp_path, monkeypatch):
+    """N18: and nothing is written."""
+    monkeypatch.setattr(toy.ToyTask, "build_inputs", lambda self, params: toy.examples(0).batch(4))
+    trainer = toy.build(train=False, evaluate=False)
+    for index, shard_size in ((1, 4), (0, None)):
+        settings, share = {"format": "npy", "shard_size": shard_size}, Share(index=index, count=2)
+        builder = DatasetBuilder(trainer.task, section(stream, 4), training=False, seed=0)
+        batches = Batches(builder, Inference(trainer.task, trainer.model), builder.build())
+        target = PredictionFiles(str(tmp_path / "out"), settings, batch_size=4, share=share)
+        with pytest.raises(DataError, match=r"there is nothing to predict: the data holds no example"):
+            predict_into(target, batches)
+    assert not (tmp_path / "out").exists()
 
 
 # Who takes part.
@@ -151,12 +126,12 @@ def digits(tmp_path_factory):
 
 def words(digits, output, *more, shard_size=50):
     base = ["predict", f"--model_dir={digits}", f"--output={output}", "--format=jsonl"]
-    return [*base, f"--shard_size={shard_size}", "task.validation_data.global_batch_size=33", *more]
+    return [*base, f"--shard_size={shard_size}", "task.validation_data.global_batch_size=17", *more]
 
 
 @pytest.fixture(scope="module")
 def unbroken(digits):
-    """What one process writes, by the rows of a shard."""
+    """What one process writes, by the rows of a file."""
 
     @functools.cache
     def of(shard_size):
@@ -189,16 +164,16 @@ SHARED_OUT = [
 
 @pytest.mark.parametrize(("roles", "strategy", "shard_size"), cases(SHARED_OUT, SHARED_OUT[0]))
 def test_processes_write_what_one_does(roles, strategy, shard_size, digits, unbroken, tmp_path):
-    """N18: unconnected, under the strategies that others train with; fewer shards than processes, none to spare."""
+    """N18: unconnected, under the strategies that others train with; fewer files than processes, none to spare."""
     sets = [] if strategy == "auto" else [f"runtime.distribution_strategy={strategy}"]
     counts = {role: int(count) for role, count in (word.split("=") for word in roles.split())}
     with cluster(digits, tmp_path, *sets, roles=counts, shard_size=shard_size) as started:
         assert set(started.start_all().wait_all().values()) == {0}, started.outputs()
-    found, expected = contents(tmp_path / "out"), dict(unbroken(shard_size))
+    written, expected = contents(tmp_path / "out"), dict(unbroken(shard_size))
     if sets:  # the manifest says so
-        assert json.loads(found.pop(MANIFEST))["source"]["runtime.distribution_strategy"] == strategy
+        assert json.loads(written.pop(MANIFEST))["settings"]["runtime.distribution_strategy"] == strategy
         expected.pop(MANIFEST)
-    assert found == expected
+    assert written == expected
     assert not list((tmp_path / "out").glob(".predictions-*"))
 
 
@@ -218,7 +193,7 @@ def test_one_that_is_killed_does_not_disturb_the_other(digits, unbroken, tmp_pat
     there = {path.name for path in (tmp_path / "out").glob("predictions-*.jsonl")}
     assert {f"predictions-0000{number}.jsonl" for number in (0, 2, 4, 6)} <= there
     assert len(there) < 8
-    assert not (tmp_path / "out" / MANIFEST).exists()
+    assert not json.loads((tmp_path / "out" / MANIFEST).read_text())["done"]
     done = alone(digits, tmp_path)
     assert done.code == 0, done.err
     assert contents(tmp_path / "out") == unbroken(50)
