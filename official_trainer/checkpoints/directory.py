@@ -22,7 +22,6 @@ from typing import Any
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.manifest import CheckpointError, Manifest, RunFacts, committed_steps
-from official_trainer.checkpoints.matching import saved_specs
 from official_trainer.tracking.record import versions
 
 _logger = logging.getLogger(__name__)
@@ -74,8 +73,7 @@ class CheckpointDirectory:
         if self._is_ours:
             return
         names = files.list_dir(self.path)
-        files_by_step = manifest.parts(self.path)
-        ours = any(map(manifest.has_mark, files_by_step.values()))
+        ours = any(manifest.state(part_of) != "unmarked" for part_of in manifest.parts(self.path).values())
         foreign = [name.removesuffix(".index") for name in names if name.endswith(".index")]
         if foreign and not ours and not garden.wrote_any(self.path, foreign):
             raise CheckpointError(
@@ -92,16 +90,12 @@ class CheckpointDirectory:
         Raises:
           CheckpointError: there are checkpoints, but none of them is whole.
         """
-        damaged: dict[int, str] = {}
-        for step in reversed(manifest.saved_steps(self.path)):
-            damage = manifest.damage(self.path, step, checksums=verify)
-            if damage is None:
-                self._damaged = {*damaged}
-                for passed, reason in damaged.items():
-                    _logger.warning("%s is damaged: %s; an older checkpoint is used", self.prefix(passed), reason)
-                return step
-            damaged[step] = damage
-        if damaged:
+        step, damaged = manifest.newest_whole(self.path, checksums=verify)
+        if step is not None:
+            self._damaged = {*damaged}
+            for passed, reason in damaged.items():
+                _logger.warning("%s is damaged: %s; an older checkpoint is used", self.prefix(passed), reason)
+        elif damaged:
             raise CheckpointError(
                 "\n".join(
                     [
@@ -112,18 +106,16 @@ class CheckpointDirectory:
                     ]
                 )
             )
-        return None
+        return step
 
     def commit(self, step: int, *, run: RunFacts, extra: Mapping[str, Any]) -> None:
         """Makes the files of `step`, which are whole, a checkpoint, by writing its manifest."""
         part_of = manifest.parts(self.path)[step]
         names = [name for name, part in part_of.items() if part.startswith((".index", ".data"))]
-        specs = saved_specs(self.prefix(step))
         committed = Manifest(
             step=step,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             files=manifest.describe(self.path, names),
-            variables={key: {"shape": list(spec.shape or ()), "dtype": spec.dtype} for key, spec in specs.items()},
             versions=versions(),
             run=run,
             extra=dict(extra),
@@ -138,11 +130,11 @@ class CheckpointDirectory:
 
     def remove_files(self, step: int, keep: tuple[str, ...] = ()) -> None:
         """Removes the files of `step` but those parts, in an order that leaves leftovers if this dies."""
-        self._remove_parts(manifest.parts(self.path).get(step, {}), keep)
-
-    def _remove_parts(self, part_of: Mapping[str, str], keep: tuple[str, ...] = ()) -> None:
+        part_of = manifest.parts(self.path).get(step, {})
         order = sorted(part_of, key=lambda name: (part_of[name] != ".manifest.json", part_of[name] == ".saving"))
-        _remove(self.path, [name for name in order if part_of[name] not in keep])
+        for name in order:
+            if part_of[name] not in keep:
+                files.remove(files.join(self.path, name))
 
     def tidy(self, kept: Collection[int] | None = None, committed: Collection[int] | None = None) -> None:
         """Deletes what dead saves left, and checkpoints that are not kept; only files of ours.
@@ -157,13 +149,13 @@ class CheckpointDirectory:
         for step, part_of in manifest.parts(self.path).items():
             if step in gardens:
                 continue
+            state = manifest.state(part_of)
+            is_past = bool(rising) and (step < rising[0] or (step < rising[-1] and state == "unmarked"))
             if step in wanted:
-                _remove(self.path, [name for name, part in part_of.items() if manifest.is_leftover(part)])
-                continue
-            has_manifest = ".manifest.json" in part_of.values()
-            is_past = bool(rising) and (step < rising[0] or (step < rising[-1] and not has_manifest))  # a deletion died
-            if step in committed or manifest.is_dead_save(part_of) or is_past:
-                self._remove_parts(part_of)
+                for name in (name for name, part in part_of.items() if part in (".saving", "_temp") or ".tmp-" in part):
+                    files.remove(files.join(self.path, name))
+            elif step in committed or state == "dead save" or is_past:  # a deletion died
+                self.remove_files(step)
         files.remove_temporaries(self.path, POINTER)
         self._write_pointer([step for step in sorted(committed) if step in wanted or step in gardens])
 
@@ -191,8 +183,3 @@ def pointer_text(newest: str, names: Iterable[str]) -> str:
     """Returns the text of TensorFlow's pointer file."""
     lines = [f'model_checkpoint_path: "{newest}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
     return "\n".join(lines) + "\n"
-
-
-def _remove(directory: str, names: Iterable[str]) -> None:
-    for name in names:
-        files.remove(files.join(directory, name))

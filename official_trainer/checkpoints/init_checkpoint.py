@@ -80,10 +80,11 @@ def _find(path: str, setting: str) -> str:
             raise CheckpointError(f"{setting} is a SavedModel, and its values are damaged: {damage}.")
         return values
     if manifest.committed_steps(path):
-        for step in reversed(manifest.saved_steps(path)):
-            if (damage := manifest.damage(path, step)) is None:
-                return manifest.find(path, step)
+        newest, damaged = manifest.newest_whole(path)
+        for step, damage in damaged.items():
             _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path, step, damage)
+        if newest is not None:
+            return manifest.find(path, newest)
     else:
         for candidate in _newest_first(path, setting):
             if (damage := manifest.damage_of_values(candidate)) is None:

@@ -20,14 +20,14 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.checkpoints import garden
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 
 _NAME = re.compile(
     r"ckpt-(?P<step>0|[1-9]\d*)"
@@ -44,10 +44,6 @@ class CheckpointError(UserError, ValueError):
 
 class UnreadableManifestError(ValueError):
     """A manifest that is not there, cut off or altered; its checkpoint does not count as committed."""
-
-
-class NewerFormatError(ValueError):
-    """A manifest in a format that only a later version of this package reads."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,25 +78,22 @@ class Manifest:
       created: when it was committed, ISO 8601 in UTC.
       files: name → `{"size_bytes": …, "sha256": …}`; data files, whose values have checksums in the index, have no
         `sha256`. Of a checkpoint of Model Garden there are none.
-      variables: key in the checkpoint → `{"shape": […], "dtype": …}`.
       versions: of Python, TensorFlow, Keras and this package.
       run: about the run; much the same for all its checkpoints.
       extra: state of the caller at this step, JSON. A run's loop saves that of the actions (`Schedule.state`) and of
-        recoveries (`Recovery.state`); keepers of checkpoints save the metric, its value and the results.
+        recoveries (`Recovery.state`); a keeper of checkpoints (`kept.py`) saves the results of the evaluation, `logs`.
     """
 
     step: int
     created: str
     files: Mapping[str, Mapping[str, Any]]
-    variables: Mapping[str, Mapping[str, Any]]
     versions: Mapping[str, str]
     run: RunFacts
     extra: Mapping[str, Any]
 
     def to_json(self) -> str:
         """Returns the text of the manifest file."""
-        values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
-        return signed(values)
+        return signed({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)})
 
 
 def name(step: int) -> str:
@@ -139,30 +132,35 @@ def digest(directory: str, step: int) -> str:
     return files.sha256(files.join(directory, name(step)) if theirs is None else f"{theirs}.index")
 
 
-def is_leftover(part: str) -> bool:
-    """Whether a file is no part of its whole checkpoint, but was left by a save or a deletion that died."""
-    return part in (".saving", "_temp") or ".tmp-" in part
+def state(parts: Mapping[str, str]) -> Literal["committed", "dead save", "unmarked"]:
+    """Returns what the names of the files of one step say.
 
-
-def is_dead_save(parts: Mapping[str, str]) -> bool:
-    """Whether the files of one step were left by a save that died before it committed anything."""
-    kinds = parts.values()
-    return ".manifest.json" not in kinds and (".saving" in kinds or all(part.startswith(".saving") for part in kinds))
+    A manifest commits; without one, the mark of a save shows that it died. Files without either are another tool's, or
+    damage.
+    """
+    if ".manifest.json" in parts.values():
+        return "committed"
+    if ".saving" in parts.values() or all(part.startswith(".saving") for part in parts.values()):
+        return "dead save"
+    return "unmarked"
 
 
 def parse(text: str, name: str, newest_version: int) -> dict[str, Any]:
     """Returns the values of the manifest `name`, of a checkpoint or of predictions, in a format that the caller reads.
 
     Raises:
-      NewerFormatError: only a later version of this package reads it.
+      CheckpointError: only a later version of this package reads it.
       UnreadableManifestError: it does not match its own checksum.
       KeyError, TypeError, ValueError: it is cut off, or no manifest.
     """
     values = dict(files.parse_json(text))
     if values.pop("sha256", None) != _checksum(values):
-        raise UnreadableManifestError(f"{name} does not match its own checksum")
+        raise UnreadableManifestError(f"{files.base_name(name)} does not match its own checksum")
     if (version := values["format_version"]) > newest_version:
-        raise NewerFormatError(f"format version is {version}, but this official-trainer reads up to {newest_version}")
+        raise CheckpointError(
+            f"{name}: format version is {version}, but this official-trainer reads up to {newest_version}. Upgrade "
+            "official-trainer to use it"
+        )
     return values
 
 
@@ -181,7 +179,7 @@ def read(directory: str, step: int) -> Manifest:
     """
     path = files.join(directory, name(step))
     try:
-        values = parse(files.read_text(path), name(step), FORMAT_VERSION)
+        values = parse(files.read_text(path), path, FORMAT_VERSION)
         del values["format_version"]
         manifest = Manifest(**{**values, "run": RunFacts(**values["run"])})
         if manifest.step != step or not manifest.files:
@@ -194,15 +192,11 @@ def read(directory: str, step: int) -> Manifest:
         return manifest
     except FileNotFoundError as error:
         if garden.prefix_of(directory, step) is not None:
-            nothing: dict[str, Any] = {}
-            held = {"files": nothing, "variables": nothing, "versions": nothing, "extra": nothing}
-            return Manifest(step=step, created="", run=RunFacts(), **held)
+            return Manifest(step=step, created="", files={}, versions={}, run=RunFacts(), extra={})
         raise UnreadableManifestError(f"{name(step)} is missing") from error
     except PermissionError as error:
         raise _not_allowed(path, error) from error
-    except NewerFormatError as error:
-        raise CheckpointError(f"{path}: {error}. Upgrade official-trainer to use this checkpoint.") from error
-    except UnreadableManifestError:
+    except (CheckpointError, UnreadableManifestError):
         raise
     except (files.PathKindError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnreadableManifestError(f"{name(step)} cannot be read ({type(error).__name__}: {error})") from error
@@ -210,17 +204,11 @@ def read(directory: str, step: int) -> Manifest:
 
 def committed_steps(directory: str) -> tuple[int, ...]:
     """Returns the steps in `directory` whose manifest can be read, or which Model Garden saved, rising."""
-    return tuple(step for step, part_of in sorted(parts(directory).items()) if _is_committed(directory, step, part_of))
+    return tuple(step for step in sorted(parts(directory)) if is_committed(directory, step))
 
 
 def is_committed(directory: str, step: int) -> bool:
-    """Whether `step` is one of `committed_steps`; reads no other manifest."""
-    return _is_committed(directory, step, parts(directory).get(step, {}))
-
-
-def _is_committed(directory: str, step: int, part_of: Mapping[str, str]) -> bool:
-    if ".manifest.json" not in part_of.values() and not is_unmarked(part_of):
-        return False
+    """Whether `step` is one of `committed_steps`."""
     try:
         read(directory, step)
     except UnreadableManifestError:
@@ -230,7 +218,17 @@ def _is_committed(directory: str, step: int, part_of: Mapping[str, str]) -> bool
 
 def saved_steps(directory: str) -> tuple[int, ...]:
     """Returns the steps of which there are files, whole or damaged, rising; without those of saves that died."""
-    return tuple(step for step, part_of in sorted(parts(directory).items()) if not is_dead_save(part_of))
+    return tuple(step for step, part_of in sorted(parts(directory).items()) if state(part_of) != "dead save")
+
+
+def newest_whole(directory: str, *, checksums: bool = True) -> tuple[int | None, dict[int, str]]:
+    """Returns the newest step that is whole, None for none, and what is wrong with each newer one."""
+    damaged: dict[int, str] = {}
+    for step in reversed(saved_steps(directory)):
+        if (problem := damage(directory, step, checksums=checksums)) is None:
+            return step, damaged
+        damaged[step] = problem
+    return None, damaged
 
 
 def read_ahead(directory: str) -> None:
@@ -238,21 +236,10 @@ def read_ahead(directory: str) -> None:
     if files.is_url(directory):
         return
     with contextlib.suppress(OSError, ValueError):  # none, or the restore finds the same, and says so
-        saved = {step: part_of for step, part_of in parts(directory).items() if not is_dead_save(part_of)}
-        paths = [files.join(directory, name) for name in saved[max(saved)]]
+        paths = [files.join(directory, name) for name in parts(directory)[max(saved_steps(directory))]]
         if 2 * sum(map(files.size_bytes, paths)) <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             for path in paths:
                 files.read_ahead(path)
-
-
-def is_unmarked(parts: Mapping[str, str]) -> bool:
-    """Whether the files of one step have neither a manifest nor the mark of a save: another tool's, or damage."""
-    return ".index" in parts.values() and not has_mark(parts)
-
-
-def has_mark(parts: Mapping[str, str]) -> bool:
-    """Whether a manifest, or the mark of a save, shows that the files of one step are ours."""
-    return bool({".manifest.json", ".saving"} & set(parts.values()))
 
 
 def gardens_steps(directory: str) -> Collection[int]:
@@ -260,10 +247,9 @@ def gardens_steps(directory: str) -> Collection[int]:
 
     A damaged one does not say so itself.
     """
-    unmarked = {step: part_of for step, part_of in parts(directory).items() if not has_mark(part_of)}
-    names = [name for part_of in unmarked.values() if is_unmarked(part_of) for name in part_of]
-    prefixes = (name.removesuffix(".index") for name in names if name.endswith(".index"))
-    return unmarked.keys() if garden.wrote_any(directory, prefixes) else ()
+    unmarked = {step: part_of for step, part_of in parts(directory).items() if state(part_of) == "unmarked"}
+    names = [name for part_of in unmarked.values() for name in part_of if name.endswith(".index")]
+    return unmarked.keys() if garden.wrote_any(directory, [name.removesuffix(".index") for name in names]) else ()
 
 
 def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
@@ -276,8 +262,8 @@ def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
     if problem or not described:
         theirs = garden.prefix_of(directory, step)  # also in the place of one of ours
         if theirs is not None:
-            problem, checked_prefix, described = garden.lacking_data(theirs), theirs, {"values": {}}
-    if not problem and checksums and any("sha256" not in expected for expected in described.values()):
+            problem, checked_prefix = garden.lacking_data(theirs), theirs
+    if not problem and checksums:
         problem = _damaged_value(checked_prefix)
     return problem
 

@@ -391,9 +391,9 @@ def find(filepath: str | os.PathLike[str]) -> str:
         if damage := manifest.damage(checkpoints.path, int(number)):
             raise CheckpointError(f"{path} is damaged: {damage}")
         return checkpoints.prefix(int(number))
-    for step in reversed(manifest.committed_steps(path)):
-        if manifest.damage(path, step) is None:
-            return manifest.prefix(path, step)
+    step, _ = manifest.newest_whole(path)
+    if step is not None:
+        return manifest.prefix(path, step)
     folders = [name for name in files.list_dir(path) if files.is_dir(files.join(path, name))]
     inside = [name for name in folders if manifest.committed_steps(files.join(path, name))]
     hint = f"; its folders with checkpoints: {', '.join(sorted(inside))}" if inside else ""

@@ -242,14 +242,14 @@ def _checkpoints(folder: str, role: Any) -> Iterator[Checkpoint]:
     """Yields the checkpoints in a folder; sizes of files are looked at, which tell most damage, and no checksums."""
     for step, contents in sorted(manifest.parts(folder).items() if _names(folder) else ()):
         size, note = 0, "without a manifest: Model Garden's, or damaged"
-        if ".manifest.json" in contents.values():
+        if (state := manifest.state(contents)) == "committed":
             try:
                 size = sum(file["size_bytes"] for file in manifest.read(folder, step).files.values())
                 damage = manifest.damage(folder, step, checksums=False)
             except (UserError, ValueError, OSError) as error:
                 damage = files.reason_of(error) if isinstance(error, OSError) else str(error)
             note = f"damaged: {damage}" if damage else ""
-        elif manifest.is_dead_save(contents):
+        elif state == "dead save":
             continue
         yield Checkpoint(step=step, prefix=manifest.prefix(folder, step), role=role, size_bytes=size, note=note)
 

@@ -106,7 +106,7 @@ def commit(model_dir, step, facts=None):
     name = f"ckpt-{step}.index"
     Path(model_dir, name).write_bytes(b"x")
     described = manifest.describe(model_dir, [name])
-    others = {"run": facts or manifest.RunFacts(), "variables": {}, "versions": {}, "extra": {}}
+    others = {"run": facts or manifest.RunFacts(), "versions": {}, "extra": {}}
     manifest.write(model_dir, manifest.Manifest(step=step, created="", files=described, **others))
 
 

@@ -293,8 +293,7 @@ def notice(changes: Sequence[Change], step: int) -> str:
 
 def newest_step(model_dir: str) -> int | None:
     """Returns the checkpoint that will be restored, as far as is known without reading all of it."""
-    steps = reversed(manifest.committed_steps(model_dir))
-    return next((step for step in steps if manifest.damage(model_dir, step, checksums=False) is None), None)
+    return manifest.newest_whole(model_dir, checksums=False)[0]
 
 
 def _unreadable(path: str, reason: str) -> ConfigError:

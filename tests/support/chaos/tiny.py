@@ -42,8 +42,7 @@ def save(store, step):
 def read_newest(checkpoint, directory):
     """Restores the newest whole checkpoint as evaluators do, which change nothing there; returns its step."""
     directory = str(directory)
-    steps = reversed(manifest.committed_steps(directory))
-    step = next(step for step in steps if manifest.damage(directory, step) is None)
+    step, _ = manifest.newest_whole(directory)
     return read_exactly(checkpoint, manifest.prefix(directory, step), step).step
 
 

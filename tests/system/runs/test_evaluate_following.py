@@ -30,7 +30,7 @@ class Run:
         self.folder.mkdir(exist_ok=True)
         for step in steps:
             described = {"x": {"size_bytes": 0, "sha256": ""}}
-            rest = {"variables": {}, "versions": {}, "run": manifest.RunFacts(), "extra": {}}
+            rest = {"versions": {}, "run": manifest.RunFacts(), "extra": {}}
             manifest.write(str(self.folder), Manifest(step=step, created="", files=described, **rest))
 
     def delete(self, step):
