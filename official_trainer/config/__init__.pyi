@@ -1,6 +1,5 @@
 from . import opt as opt
 from .components import ActionConfig as ActionConfig
-from .components import SourceConfig as SourceConfig
 from .components import TrackerConfig as TrackerConfig
 from .declaration import Above as Above
 from .declaration import Between as Between
@@ -36,6 +35,7 @@ from .schema import DataConfig as DataConfig
 from .schema import ExperimentConfig as ExperimentConfig
 from .schema import ExportConfig as ExportConfig
 from .schema import RuntimeConfig as RuntimeConfig
+from .schema import SourceConfig as SourceConfig
 from .schema import TaskConfig as TaskConfig
 from .schema import TrainerConfig as TrainerConfig
 from .text import flow as flow

@@ -1,7 +1,7 @@
 """Checks of a whole configuration: rules across fields, settings without effect.
 
 Owns: these checks, for values from files, flags and Python alike.
-Does not own: single values; `decode.py` has refused wrong text, `values.py` wrong Python values.
+Does not own: single values, which `decode.py` has refused.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from official_trainer.config import fields, limits, values
+from official_trainer.config import fields, limits
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.decode import normalised
 from official_trainer.config.errors import Origin, Problem, source_lines
 from official_trainer.config.provenance import Trail, around, is_inside
 from official_trainer.config.text import parts
@@ -100,16 +101,20 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
             setter = first.get(ignored := fields.join(path, name))
             if setter is not None and trail.origin(setter).by_user:
                 yield Problem(what, ignored, **_spot(trail.origin(setter)))
-    undeclared: list[Problem] = []  # only Model Garden's sections allow them
-    values.normalise(config, type(config), "", undeclared.append)
-    for problem in undeclared:
+    for problem in normalised(config)[1]:  # only Model Garden's sections allow them
         origin = trail.origin(problem.path)
         if not origin.by_user:
             continue
-        fix = ""
-        if problem.got[:1] in ("'", '"'):
+        keys, fix = fields.parse_path(problem.path), ""
+        holder = fields.at(config, keys[:-1])
+        if isinstance(fields.at(config, keys), str):
+            types = (
+                fields.arms(fields.hints(type(holder))[fields.field_name(keys[-1])])
+                if fields.is_section(holder)
+                else []
+            )
             fix = f"write [{problem.got}], or each letter counts as an item"
-            if "a section (" in problem.what:
+            if any(map(fields.is_section_type, types)):
                 fix = f"write {{type: {problem.got}}}, or its code finds no type in a text"
         what = f"in Model Garden's class it {problem.what}, and its code receives {problem.got}"
         yield Problem(what, problem.path, fix=fix, **_spot(origin))

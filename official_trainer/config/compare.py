@@ -15,9 +15,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import fields, values
+from official_trainer.config import fields
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.decode import class_default
 from official_trainer.config.dump import flat, recorded
 from official_trainer.config.errors import Origin
 from official_trainer.config.overrides import format_override
@@ -109,9 +110,9 @@ class _Comparison:
 def _default(section: Config, key: str) -> Any:
     """Returns the default of a field in the class of `section`, plain; Ellipsis if it has none."""
     key = fields.field_name(key)
-    part, default = getattr(section, key), values.class_default(type(section))
+    part, default = getattr(section, key), class_default(type(section))
     if fields.is_section(part):
-        return _plain(values.class_default(type(part)) or {})
+        return _plain(class_default(type(part)) or {})
     return Ellipsis if default is None else _plain(getattr(default, key))
 
 

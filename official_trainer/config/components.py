@@ -18,7 +18,7 @@ import types
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from official_trainer.config import installed, values
+from official_trainer.config import installed
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.when import When
@@ -210,44 +210,6 @@ class TrackerConfig(Component):
     FOLDER: ClassVar[str] = "tracking"
     GROUP: ClassVar[str] = "official_trainer.trackers"
     on_error: Literal["warn", "fail"] = "warn"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceConfig(Component):
-    """Where examples come from, as random access by their number: the field `source` of a data section.
-
-    `type` is the name of a file in `sources/`, of the package or of the workspace, or of an entry point
-    `official_trainer.sources` of an installed package. Subclasses define `build()`, which takes nothing and returns an
-    `inputs.Source`, or any object with `__len__` and `__getitem__`; `inputs.from_source` calls it.
-
-    Example:
-      A file `sources/squares.py` of the workspace, used by `task.train_data.source={type: squares, count: 100}`:
-
-      >>> import dataclasses
-      >>> from official_trainer.config import Positive, SourceConfig
-      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
-      ... class SquaresConfig(SourceConfig):
-      ...     count: Positive = 10
-      ...
-      ...     def build(self):
-      ...         return [{"x": float(number), "y": float(number**2)} for number in range(self.count)]
-      >>> SquaresConfig(count=3).build()[2]
-      {'x': 2.0, 'y': 4.0}
-    """
-
-    FOLDER: ClassVar[str] = "sources"
-    GROUP: ClassVar[str] = "official_trainer.sources"
-
-    def check_values(self) -> None:
-        """Refuses what a file could not set either: for a section that code gives to `inputs.from_source` itself.
-
-        Raises:
-          ConfigError: with all problems.
-        """
-        found: list[Problem] = []
-        values.normalise(self, type(self), "source", found.append)
-        if problems := found or [Problem(text, f"source.{name}") for name, text, *_ in self.problems()]:
-            raise ConfigError(problems)
 
 
 @functools.cache

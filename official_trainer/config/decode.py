@@ -1,7 +1,8 @@
 """Converts nodes to values by the declared types of the fields. Sections are frozen; new ones are built bottom-up.
 
-Owns: merging a mapping into a section, lists, free mappings, unions, the short form of a one-of, paths into all these.
-Does not own: the text of single values (`scalars.py`), rules across fields (`checks.py`), Python values (`values.py`).
+Owns: merging a mapping into a section, lists, free mappings, unions, the short form of a one-of, paths into all these;
+the same types for values of Python code, and the defaults of classes.
+Does not own: single values (`scalars.py`), rules across fields (`checks.py`).
 
 Decoding starts from the current value: where a field is declared as `TaskConfig` and holds a subclass, the fields of
 the subclass are read. Sections merge field by field; all other values, also lists and free mappings, are replaced.
@@ -10,16 +11,16 @@ the subclass are read. Sections merge field by field; all other values, also lis
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from official_trainer.config import fields, limits, other_names, reference_text, scalars, values
+from official_trainer.config import fields, limits, other_names, reference_text, scalars
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
-from official_trainer.config.errors import ConfigError, Problem, best_match
-from official_trainer.config.provenance import Trail
+from official_trainer.config.errors import ConfigError, Origin, Problem, best_match, not_a_choice
 from official_trainer.config.reading import Node, node_at
 from official_trainer.config.reference_text import Reference
 from official_trainer.shown import counted, shorten
@@ -31,17 +32,50 @@ FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 """What decoding returns when it has reported a problem instead."""
 
 
+class Record:
+    """What decoding has set, and where that was written.
+
+    Attributes:
+      references: by its path, each text with `${…}` that gave a value in force.
+    """
+
+    def __init__(self) -> None:
+        self.references: dict[str, Reference] = {}
+        self._num_changes = 0
+        self._set: dict[str, tuple[int, Origin]] = {}
+        """By path, the number of the change that set it last, and who that was."""
+        self._replaced: dict[str, int] = {}
+        """By path of a section, list or mapping, the number of the change that put a new one in place of it."""
+
+    def note(self, path: str, origin: Origin) -> None:
+        """Records that `origin` set `path`."""
+        self._num_changes += 1
+        self._set[path] = self._num_changes, origin
+
+    def replace(self, path: str) -> None:
+        """Records that the section, list or mapping at `path` was replaced.
+
+        What is in it and is not set later has the default of its class.
+        """
+        self._num_changes += 1
+        self._replaced[path] = self._num_changes
+
+    def last(self, path: str) -> Origin | None:
+        """Returns the last file or flag that set `path`, or None."""
+        return self._set[path][1] if path in self._set else None
+
+
 class Decoder:
     """Reads nodes into a configuration, collects problems, and records the origin of each value.
 
     Attributes:
       root: the configuration so far; texts that refer to other fields are in it as a `Reference`.
-      trail: the record of what sets each value.
+      trail: receives what sets each value.
       problems: receives what is wrong.
       num_references: how many texts referred to other fields.
     """
 
-    def __init__(self, root: Config, trail: Trail, problems: list[Problem]) -> None:
+    def __init__(self, root: Config, trail: Record, problems: list[Problem]) -> None:
         self.root = root
         self.trail = trail
         self.problems = problems
@@ -100,6 +134,8 @@ class Decoder:
                 what = f"is one more than the {limits.MAX_REFERENCES} references that are allowed"
                 return self._fail(node, path, what, fix="write the value")
             return node.value
+        if node.kind == "python" and fields.is_section(node.value):
+            return self._python_section(node, tp, path)
         if self._as_garden and node.is_null and node.value not in ("", "None"):  # YAML's null; None is text there
             return None
         if fields.is_union(bare):
@@ -112,7 +148,9 @@ class Decoder:
             return self._mapping(node, bare, current, path)
         return self._scalar(node, bare, ranges, path)
 
-    def _scalar(self, node: Node, tp: Any, limits: tuple[Any, ...], path: str, narrow: bool = False) -> Any:
+    def _scalar(self, node: Node, tp: Any, ranges: tuple[Any, ...], path: str, narrow: bool = False) -> Any:
+        if node.kind == "python":
+            return self._python_value(node, tp, ranges, path)
         if node.kind != "scalar":
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown)
         reads_null = tp in (str, Any, fields.NoneType) or node.value in typing.get_args(tp)
@@ -125,10 +163,46 @@ class Decoder:
             result = scalars.value_of(node.value, tp, quoted=node.quoted, narrow=narrow)
         except scalars.MisreadError as error:
             return self._fail(node, path, got=node.shown, **error.parts)
-        for limit in limits:
-            if refused := limit.problem(result):
-                return self._fail(node, path, refused, got=node.value)
-        return result
+        return self._in_range(node, result, ranges, path)
+
+    def _in_range(self, node: Node, value: Any, ranges: tuple[Any, ...], path: str) -> Any:
+        for limit in ranges:
+            if refused := limit.problem(value):
+                return self._fail(node, path, refused, got=fields.show(value) if node.kind == "python" else node.value)
+        return value
+
+    def _python_value(self, node: Node, tp: Any, ranges: tuple[Any, ...], path: str) -> Any:
+        """Returns a value of Python code in the form that its type has in configurations: an int as a float."""
+        value = node.value
+        if not scalars.is_of(value, tp):
+            words = [str(word) for word in typing.get_args(tp)]
+            near = best_match(str(value), words) if typing.get_origin(tp) is Literal else ""
+            return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, near=near)
+        result = tp(value) if tp in (int, float) else value
+        if refused := limits.unstorable(result):
+            return self._fail(node, path, refused, got=node.shown)
+        return self._in_range(node, result, ranges, path)
+
+    def _python_section(self, node: Node, tp: Any, path: str) -> Any:
+        """Returns a section of Python code with its values in that form; those that are wrong stay."""
+        section: Config = node.value
+        allowed = [fields.strip(arm)[0] for arm in fields.arms(tp)]
+        if Any not in allowed and not any(fields.is_section_type(arm) and isinstance(section, arm) for arm in allowed):
+            return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown)
+        cls, changes = type(section), {}
+        for name, hint in fields.hints(cls).items():
+            value = getattr(section, name)
+            result = self.value(python_node(value), hint, None, fields.join(path, spelling(name)))
+            changes[name] = value if result is FAILED else result
+        if isinstance(section, OneOf) and section.type is not None and section.type not in changes:
+            type_path = fields.join(path, "type")
+            if section.type in fields.choices(type(section)):
+                what = f"{cls.__name__}.type allows '{section.type}', for which the class has no field"
+                self.problems.append(Problem(what, type_path, fix=f"declare the field {section.type}"))
+            else:
+                choices = [name for name in changes if name != "type"]
+                self.problems.append(not_a_choice(type_path, section.type, choices))
+        return section.replace(**changes)
 
     def _union(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         arms = list(typing.get_args(tp))
@@ -149,10 +223,10 @@ class Decoder:
         found: list[Problem] = []
         types = [fields.strip(arm)[0] for arm in fitting]
         num_problems = len(self.problems)
-        for arm in sorted(fitting, key=lambda arm: _ORDER.get(fields.strip(arm)[0], 5)):
-            bare, limits = fields.strip(arm)
+        for arm in sorted(fitting, key=functools.partial(_rank, node)):
+            bare, ranges = fields.strip(arm)
             if bare in (bool, int) and node.kind == "scalar":
-                result = self._scalar(node, bare, limits, path, narrow=float in types or str in types)
+                result = self._scalar(node, bare, ranges, path, narrow=float in types or str in types)
             else:
                 result = self._typed(node, arm, current, path)
             if len(self.problems) == num_problems:
@@ -160,7 +234,7 @@ class Decoder:
             found += self.problems[num_problems:]
             del self.problems[num_problems:]
         outside = [p for p in found if p.got == node.value]  # the type was right, the range was not
-        if outside or (found and node.kind != "scalar"):
+        if outside or (found and node.kind not in ("scalar", "python")):
             self.problems += outside or found
             return FAILED
         near = next((p.near for p in found if p.near), "")
@@ -180,7 +254,7 @@ class Decoder:
         is_alike = len(now) == len(node.value) and all(item.kind == "mapping" for item in node.value)
         if not self._as_garden or not is_alike:
             self.trail.replace(path)
-            now = {i: values.blank(part) for i, part in now.items()}
+            now = {i: blank(part) for i, part in now.items()}
         kept = [(item, _kept(tp, current, i), now.get(i)) for i, (item, tp) in pairs]
         items = [self.value(item, tp, blank, fields.join(path, i)) for i, (item, tp, blank) in enumerate(kept)]
         return FAILED if any(item is FAILED for item in items) else tuple(items)
@@ -236,7 +310,7 @@ class Decoder:
         start = current if isinstance(current, tp) and (node.is_part or not cls.IS_WHOLE) else None
         if start is None:
             self.trail.replace(path)
-        base = values.class_default(cls) if start is None else start
+        base = class_default(cls) if start is None else start
         changes: dict[str, Any] = {}
         for key, item in node.value:
             is_name = key.quoted or not fields.is_path(key.value)
@@ -341,6 +415,59 @@ class Decoder:
         return FAILED
 
 
+def python_node(value: Any) -> Node:
+    """Returns a value that Python code puts into a configuration as a node."""
+    origin = Origin("default")
+    if isinstance(value, tuple | list):
+        return Node("list", tuple(map(python_node, value)), origin)
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        pairs = ((Node("scalar", key, origin, quoted=True), python_node(item)) for key, item in value.items())
+        return Node("mapping", tuple(pairs), origin)
+    return Node("python", value, origin)
+
+
+def normalised(value: Any, tp: Any = None, path: str = "") -> tuple[Any, list[Problem]]:
+    """Returns what Python code puts into a configuration as configurations hold it, and what is wrong with it.
+
+    Lists are tuples then, mappings are frozen, and integers are floats where a float is declared. Values of another
+    type stay as they are.
+
+    Args:
+      value: a section, or the value of a field.
+      tp: the type of that field.
+      path: where it is.
+    """
+    problems: list[Problem] = []
+    result = Decoder(Config(), Record(), problems).value(python_node(value), tp or type(value), None, path)
+    return (value if result is FAILED else result), problems
+
+
+def class_default(cls: type[Config]) -> Config | None:
+    """Returns the section as its class declares it, or None when a field has no default."""
+    return _class_default(typing.cast(Any, cls))
+
+
+@functools.cache
+def _class_default(cls: Any) -> Config | None:
+    return None if fields.required(cls) else normalised(cls())[0]
+
+
+def blank(value: Any) -> Config | None:
+    """Returns a section with the defaults of its class, but with subsections of their present classes.
+
+    None if the class declares the same subsections, and for a value that is not a section.
+    """
+    default = class_default(type(value)) if fields.is_section(value) else None
+    if default is None:
+        return None
+    changes = {}
+    for name in fields.hints(type(value)):
+        part, declared = getattr(value, name), getattr(default, name)
+        if fields.is_section(part) and type(part) is not type(declared):
+            changes[name] = blank(part) or class_default(type(part))
+    return default.replace(**changes) if changes and all(changes.values()) else None
+
+
 def _expanded(node: Node, cls: type[Config]) -> Node:
     """Returns the mapping that a single word abbreviates, or the node itself if it abbreviates none."""
     plain = dataclasses.replace(node, quoted=False)
@@ -369,6 +496,13 @@ def _meant_inside(node: Node, cls: type[Config], current: Any, path: str) -> str
     return ""
 
 
+def _rank(node: Node, arm: Any) -> float:
+    """Returns where a member of a union stands in the order in which they are tried."""
+    bare, _ = fields.strip(arm)
+    is_own_type = node.kind == "python" and bare is type(node.value)  # in `int | float`, 1.0 stays a float
+    return -1 if is_own_type else _ORDER.get(bare, 5)
+
+
 def _fits(arm: Any, node: Node) -> bool:
     """Whether a member of a union is written in the form of `node`: scalar, list or mapping."""
     bare, _ = fields.strip(arm)
@@ -379,10 +513,12 @@ def _fits(arm: Any, node: Node) -> bool:
     if node.kind == "mapping":
         return fields.is_section_type(bare) or fields.is_mapping(bare)
     if fields.is_section_type(bare):
-        return issubclass(bare, OneOf | Component) or bool(bare.WORDS)
+        return node.kind != "python" and (issubclass(bare, OneOf | Component) or bool(bare.WORDS))
     if node.quoted and bare in (int, float, bool):
         return False
-    return not fields.is_list(bare) and not fields.is_mapping(bare)
+    if fields.is_list(bare) or fields.is_mapping(bare):
+        return False
+    return node.kind != "python" or scalars.is_of(node.value, bare)
 
 
 def _kept(tp: Any, current: Any, key: fields.Key) -> Any:

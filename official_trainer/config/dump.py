@@ -13,8 +13,9 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_trainer.config import fields, values
+from official_trainer.config import fields
 from official_trainer.config.declaration import Config
+from official_trainer.config.decode import class_default, normalised
 from official_trainer.config.errors import Origin, source_lines
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.reading import MARK
@@ -95,7 +96,7 @@ def flat(config: Config) -> dict[str, Any]:
 
 def digest(config: Config) -> str:
     """Returns 12 hexadecimal digits that are equal for configurations that mean the same."""
-    plain = values.normalise(config, type(config), "", lambda problem: None).as_dict()
+    plain = normalised(config)[0].as_dict()
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -114,7 +115,7 @@ def _lines(value: Any, path: str, comment: Comment, shared: bool) -> Iterator[st
     for key, part in parts(value):
         place, part = fields.join(path, key), _plain(part)
         is_only_ours = shared and fields.is_section(value) and value.is_only_ours(key)
-        if is_only_ours and key in value.OURS and getattr(values.class_default(type(value)), key) == part:
+        if is_only_ours and key in value.OURS and getattr(class_default(type(value)), key) == part:
             continue
         mark = MARK if is_only_ours else ""
         if not _is_block(part):

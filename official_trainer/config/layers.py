@@ -14,9 +14,9 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 
-from official_trainer.config import checks, fields, limits, overrides, references, values
+from official_trainer.config import checks, fields, limits, overrides, references
 from official_trainer.config.declaration import Config
-from official_trainer.config.decode import Decoder
+from official_trainer.config.decode import Decoder, normalised
 from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.provenance import Resolved, Trail
 from official_trainer.config.reading import Node, Reader, node_at
@@ -57,10 +57,9 @@ def resolve(
       >>> resolved.config.trainer.train_steps, resolved.config.trainer.summary_interval
       (200, 100)
     """
-    found: list[Problem] = []
-    base = values.normalise(base, type(base), "", found.append)
+    base, of_python = normalised(base)
     trail = Trail(base, experiment)
-    problems = [dataclasses.replace(each, origin=trail.origin(each.path)) for each in found]
+    problems = [dataclasses.replace(problem, origin=trail.origin(problem.path)) for problem in of_python]
     decoder, reader = Decoder(base, trail, problems), Reader(problems)
     # One at a time: so the problems are in the order of the layers.
     for node in _nodes(config_files, flags, params_overrides, sets, reader):

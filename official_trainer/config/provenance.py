@@ -1,6 +1,6 @@
 """A resolved configuration: the values, and what set each of them.
 
-Owns: `Resolved`; the record that decoding writes (`Trail`): what set each path last.
+Owns: `Resolved`; what set each path last (`Trail`), from the record that decoding writes.
 Does not own: decoding (`decode.py`), or which layer comes first (`layers.py`).
 """
 
@@ -10,47 +10,21 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.config import fields, values
+from official_trainer.config import fields
 from official_trainer.config.declaration import Config
+from official_trainer.config.decode import Record, class_default
 from official_trainer.config.errors import ConfigError, Origin, Problem
-from official_trainer.config.reference_text import Reference
 
 _DEFAULT = Origin("default")
 
 
-class Trail:
-    """What files and flags have set, over the values of `base`.
-
-    Attributes:
-      references: by its path, each text with `${…}` that gave a value in force.
-    """
+class Trail(Record):
+    """What files and flags have set, over the values of `base`."""
 
     def __init__(self, base: Config, experiment: str = "") -> None:
+        super().__init__()
         self._base = base
         self._experiment = Origin("experiment", experiment)
-        self.references: dict[str, Reference] = {}
-        self._num_changes = 0
-        self._set: dict[str, tuple[int, Origin]] = {}
-        """By path, the number of the change that set it last, and who that was."""
-        self._replaced: dict[str, int] = {}
-        """By path of a section, list or mapping, the number of the change that put a new one in place of it."""
-
-    def note(self, path: str, origin: Origin) -> None:
-        """Records that `origin` set `path`."""
-        self._num_changes += 1
-        self._set[path] = self._num_changes, origin
-
-    def replace(self, path: str) -> None:
-        """Records that the section, list or mapping at `path` was replaced.
-
-        What is in it and is not set later has the default of its class.
-        """
-        self._num_changes += 1
-        self._replaced[path] = self._num_changes
-
-    def last(self, path: str) -> Origin | None:
-        """Returns the last file or flag that set `path`, or None."""
-        return self._set[path][1] if path in self._set else None
 
     def touched(self) -> list[str]:
         """Returns every path that a file or a flag has set, in the order in which they were first set."""
@@ -72,11 +46,11 @@ class Trail:
     def default(self, path: str) -> Any:
         """Returns the default of `path` in the classes of the base; Ellipsis if there is none."""
         value: Any = self._base
-        default: Any = values.class_default(type(value))
+        default: Any = class_default(type(value))
         for key in fields.parse_path(path):
             value, default = fields.child(value, key), fields.child(default, key)
             if fields.is_section(value) and type(value) is not type(default):
-                default = values.class_default(type(value))
+                default = class_default(type(value))
         return default
 
     def _origin_in_base(self, path: str) -> Origin:

@@ -52,7 +52,7 @@ class Node:
 
     Attributes:
       kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `reference` (value: a
-        `Reference`; decoding makes it of a scalar with `${…}`).
+        `Reference`; decoding makes it of a scalar with `${…}`), `python` (value: a section or a value of Python code).
       value: see kind.
       start: where the text begins that it is in, if `line` and `column` are set; otherwise where itself begins.
       length: columns it takes on its first line.
@@ -63,7 +63,7 @@ class Node:
       column: columns before it in its line.
     """
 
-    kind: Literal["scalar", "list", "mapping", "reference"]
+    kind: Literal["scalar", "list", "mapping", "reference", "python"]
     value: Any
     start: Origin
     length: int = 1
@@ -81,6 +81,8 @@ class Node:
     @property
     def is_null(self) -> bool:
         """Whether it is null, or nothing at all."""
+        if self.kind == "python":
+            return self.value is None
         return self.kind == "scalar" and not self.quoted and self.value in scalars.NULLS
 
     @property
@@ -91,6 +93,8 @@ class Node:
     @property
     def shown(self) -> str:
         """The node as messages show it."""
+        if self.kind == "python":
+            return fields.show(self.value)
         if self.kind == "scalar":
             if self.is_null:
                 return "null" if self.value else "nothing"

@@ -70,6 +70,19 @@ def value_of(text: str, tp: Any, *, quoted: bool, narrow: bool = False) -> Any:
     return _number(text, tp, narrow)
 
 
+def is_of(value: Any, tp: Any) -> bool:
+    """Whether a value of Python code is a `tp`, which is a scalar type, a `Literal` or `Any`."""
+    if tp is Any:
+        return value is None or isinstance(value, bool | int | float | str)
+    if typing.get_origin(tp) is Literal:
+        return any(value == option and type(value) is type(option) for option in typing.get_args(tp))
+    if tp in (int, float) and isinstance(value, bool):
+        return False
+    if tp is int:
+        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return isinstance(value, int | float if tp is float else tp)
+
+
 def _storable(text: str) -> str:
     if wrong := limits.unstorable(text):
         raise MisreadError(wrong, fix="write it as UTF-8")

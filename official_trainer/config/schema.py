@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from official_trainer.config.components import ActionConfig, SourceConfig, TrackerConfig
+from official_trainer.config.components import ActionConfig, Component, TrackerConfig
 from official_trainer.config.declaration import (
     Between,
     Config,
@@ -24,8 +24,47 @@ from official_trainer.config.declaration import (
     PositiveFloat,
     Safe,
 )
+from official_trainer.config.decode import normalised
+from official_trainer.config.errors import ConfigError, Problem
 from official_trainer.config.folders import folder_problem
 from official_trainer.config.optimization import OptimizationConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceConfig(Component):
+    """Where examples come from, as random access by their number: the field `source` of a data section.
+
+    `type` is the name of a file in `sources/`, of the package or of the workspace, or of an entry point
+    `official_trainer.sources` of an installed package. Subclasses define `build()`, which takes nothing and returns an
+    `inputs.Source`, or any object with `__len__` and `__getitem__`; `inputs.from_source` calls it.
+
+    Example:
+      A file `sources/squares.py` of the workspace, used by `task.train_data.source={type: squares, count: 100}`:
+
+      >>> import dataclasses
+      >>> from official_trainer.config import Positive, SourceConfig
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class SquaresConfig(SourceConfig):
+      ...     count: Positive = 10
+      ...
+      ...     def build(self):
+      ...         return [{"x": float(number), "y": float(number**2)} for number in range(self.count)]
+      >>> SquaresConfig(count=3).build()[2]
+      {'x': 2.0, 'y': 4.0}
+    """
+
+    FOLDER: ClassVar[str] = "sources"
+    GROUP: ClassVar[str] = "official_trainer.sources"
+
+    def check_values(self) -> None:
+        """Refuses what a file could not set either: for a section that code gives to `inputs.from_source` itself.
+
+        Raises:
+          ConfigError: with all problems.
+        """
+        _, problems = normalised(self, path="source")
+        if problems := problems or [Problem(what, f"source.{name}") for name, what, *_ in self.problems()]:
+            raise ConfigError(problems)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from official_trainer.config import Config, FrozenDict, MultiTaskTrainerConfig, Problem, fields, values
+from official_trainer.config import Config, FrozenDict, MultiTaskTrainerConfig, fields
+from official_trainer.config.decode import normalised
 from official_trainer.config.schema import RuntimeConfig, TrainerConfig
 from official_trainer.garden.sections import (
     GardenAnnealing,
@@ -131,9 +132,7 @@ class _Converter:
                 changes[key] = defaults[key] = value
             elif values_of[key] != field.get("default", Ellipsis):
                 changes[key] = value
-                problems: list[Problem] = []
-                values.normalise(value, ours[key], "", problems.append)
-                if problems:
+                if normalised(value, ours[key])[1]:
                     types[key], defaults[key] = _either(ours[key], self.type(field["type"])), getattr(start, key)
         sides = {
             "NOT_OURS": tuple(key for key in types if key not in ours),

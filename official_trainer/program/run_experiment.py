@@ -28,8 +28,8 @@ from official_trainer.config import (
     checks,
     fields,
     provenance,
-    values,
 )
+from official_trainer.config.decode import normalised
 from official_trainer.config.modes import TRAINING_MODES, refuse_unknown
 from official_trainer.engine import process
 from official_trainer.engine.step_context import TrainerOptions
@@ -298,7 +298,7 @@ def _check_config(config: ExperimentConfig) -> None:
         for field, hint in fields.hints(base).items():
             value = getattr(getattr(config, name), field)
             if not fields.is_section(value):
-                values.normalise(value, hint, f"{name}.{field}", problems.append)
+                problems += normalised(value, hint, f"{name}.{field}")[1]
     if not problems:
         problems += checks.rules(config, provenance.Trail(config), [])
     if problems:

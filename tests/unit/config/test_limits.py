@@ -259,7 +259,7 @@ def test_values_that_no_run_could_use(tmp_path, monkeypatch, text):
         ),
         (
             Model(weights={"\udce9": 1}),
-            "task.model.weights: must be text that UTF-8 can hold, which character 1 is not",
+            "must be text that UTF-8 can hold, which character 1 is not; write it as UTF-8",
         ),
         (Model(anything=[{"a": (2**63,)}]), "task.model.anything[0].a[0]: must be between -9223372036854775808 and"),
     ],
