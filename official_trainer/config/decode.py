@@ -28,6 +28,8 @@ from official_trainer.shown import counted, shorten
 _ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
 """The order in which the members of a union are tried; all other types are 5."""
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
+_CODE = Origin("default")
+"""Where values of Python code begin; what set them is found by comparing them with the defaults of their classes."""
 FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 """What decoding returns when it has reported a problem instead."""
 
@@ -105,7 +107,7 @@ class Decoder:
         read = self._append if node.appends else self._typed
         result = read(node, tp, current, path)
         self._depth -= 1
-        if result is not FAILED and not fields.is_section(result):
+        if result is not FAILED and node.start is not _CODE and not fields.is_section(result):
             first, here = self.trail.last(path), node.origin
             # A file may set a field in two places, as `a: {b: 1}` and as `a.b: 2`.
             is_same_file = first is not None and here.kind == first.kind == "file" and first.name == here.name
@@ -417,13 +419,12 @@ class Decoder:
 
 def python_node(value: Any) -> Node:
     """Returns a value that Python code puts into a configuration as a node."""
-    origin = Origin("default")
     if isinstance(value, tuple | list):
-        return Node("list", tuple(map(python_node, value)), origin)
+        return Node("list", tuple(map(python_node, value)), _CODE)
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        pairs = ((Node("scalar", key, origin, quoted=True), python_node(item)) for key, item in value.items())
-        return Node("mapping", tuple(pairs), origin)
-    return Node("python", value, origin)
+        pairs = ((Node("scalar", key, _CODE, quoted=True), python_node(item)) for key, item in value.items())
+        return Node("mapping", tuple(pairs), _CODE)
+    return Node("python", value, _CODE)
 
 
 def normalised(value: Any, tp: Any = None, path: str = "") -> tuple[Any, list[Problem]]:
