@@ -220,7 +220,7 @@ class DirectoryLock:
                     files.remove(self._path)
             except Exception as error:  # an error here would hide the one that ended the run
                 _logger.warning("%s could not be removed: %s", self._path, error)
-            self._values = None
+            self._values = self._identity = None
             self._drop()
 
     def __enter__(self) -> DirectoryLock:
