@@ -22,6 +22,7 @@ import re
 import shlex
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -31,7 +32,6 @@ from official_trainer.nearest import nearest
 
 PARAMS_FILE = "params.yaml"
 """In a run directory: its configuration."""
-"""Where a run directory lists the examples that were left out."""
 
 RUN_FILE = "run.json"
 """In a run directory: what the run is, and how it ended."""
@@ -43,14 +43,15 @@ STOP_FILE = "stop.txt"
 """In a run directory: the stacks of a process that was asked to stop and did not end within its grace period."""
 CODE_FILE = "git.diff"
 """In a run directory: what was changed in the code since its commit, when the run started; only if something was."""
-PROBE = ".write-test"
-"""In a run directory, for a moment: shows that files can be created there."""
-TEMPORARY = r"\.tmp-\d+(?:-[0-9a-f]{8})?"
-"""Pattern of what is behind the name of a file while it is written; early versions had no random part."""
+TEMPORARY = r"\.tmp-\d+-[0-9a-f]{8}"
+"""Pattern of what is behind the name of a file while it is written."""
 
 _CHUNK_BYTES = 4 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FAULTS = (*_FULL, errno.EIO, errno.ESTALE, errno.EROFS)
+_FILE, _DIRECTORY = "a file", "a directory"
+_MISSING = (FileNotFoundError, NotADirectoryError)
+"""When a file that is read is not there."""
 _MAX_DEPTH = 100
 _REMOVALS = 10
 _PATTERN = re.compile(r"[*?[\\]")
@@ -60,6 +61,8 @@ _FLAGS = {
     "a": os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK,
 }
 """How a local file is opened; without waiting, as opening a pipe would."""
+
+_Errors = type[OSError] | tuple[type[OSError], ...]
 
 _being_written: set[str] = set()
 """Temporary files of this process, which `remove_temporaries` leaves alone."""
@@ -200,13 +203,8 @@ def open_file(path: str, mode: str) -> IO[Any]:
     """
     if is_url(path):
         return tf.io.gfile.GFile(path, mode)
-    try:
+    with _explained(path, missing=_MISSING if mode[0] == "r" else ()):
         descriptor = os.open(path, _FLAGS[mode[0]] | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        is_missing = mode[0] == "r" and isinstance(error, FileNotFoundError | NotADirectoryError)
-        if not is_missing and (kind := _kind_error(path, error)) is not None:
-            raise kind from error
-        raise
     try:
         if (what := _described(os.fstat(descriptor).st_mode)) != _FILE:
             raise _wrong_kind(path, what, _FILE)
@@ -240,13 +238,8 @@ def read_bytes(path: str) -> bytes:
       FileNotFoundError: the file does not exist, wherever it lives.
       PathKindError: it is not a file.
     """
-    try:
-        with open_file(path, "rb") as file:
-            return file.read()
-    except Exception as error:
-        if is_url(path) and isinstance(error, tf.errors.NotFoundError):
-            raise FileNotFoundError(f"no such file: {path}") from error
-        raise
+    with _explained(path, missing=_MISSING), open_file(path, "rb") as file:
+        return file.read()
 
 
 def read_text(path: str) -> str:
@@ -343,7 +336,7 @@ def written_atomically(path: str, *, durable: bool = True, private: bool = False
             os.replace(temporary, path)
     except BaseException as error:
         remove(temporary)
-        if isinstance(error, OSError) and (kind := _kind_error(path, error)) is not None:
+        if isinstance(error, OSError) and (kind := _kind_error(path, error, _FILE)) is not None:
             raise kind from error
         if isinstance(error, OSError) and error.errno is not None and error.filename in (None, temporary):
             error.filename = path  # errors of write and fsync do not name the file
@@ -360,16 +353,18 @@ def _temporary(path: str) -> str:
 
 
 def check_writable(directory: str) -> None:
-    """Creates a file in a directory, and removes it, also that of a process which was killed meanwhile.
+    """Creates a file in a directory, of which nothing is left.
 
     Raises:
       OSError: none can be created there.
     """
-    remove_temporaries(directory, PROBE)
-    probe = _temporary(join(directory, PROBE))
-    with open_file(probe, "w"):
-        pass
-    remove(probe)
+    if is_url(directory):
+        probe = _temporary(join(directory, ".write-test"))
+        write_bytes_atomically(probe, b"")
+        remove(probe)
+    else:
+        with tempfile.TemporaryFile(dir=directory):  # which has no name, and so is gone with a killed process too
+            pass
 
 
 def write_text_atomically(path: str, text: str, *, durable: bool = True, private: bool = False) -> None:
@@ -418,15 +413,10 @@ def list_dir(path: str) -> list[str]:
       PathKindError: there is a file of this name.
     """
     try:
-        names = tf.io.gfile.listdir(path) if is_url(path) else os.listdir(path)
+        with _explained(path, _DIRECTORY, missing=FileNotFoundError):
+            names = tf.io.gfile.listdir(path) if is_url(path) else os.listdir(path)
     except FileNotFoundError:
         return []
-    except Exception as error:
-        if is_url(path) and isinstance(error, tf.errors.NotFoundError):
-            return []
-        if isinstance(error, OSError) and (kind := _kind_error(path, error, _DIRECTORY)) is not None:
-            raise kind from error
-        raise
     return sorted({name.rstrip("/") for name in names})
 
 
@@ -436,15 +426,8 @@ def make_dirs(path: str) -> None:
     Raises:
       PathKindError: there is a file of this name, or of a parent's.
     """
-    if is_url(path):
-        tf.io.gfile.makedirs(path)
-        return
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        if (kind := _kind_error(path, error, _DIRECTORY)) is not None:
-            raise kind from error
-        raise
+    with _explained(path, _DIRECTORY):
+        tf.io.gfile.makedirs(path) if is_url(path) else os.makedirs(path, exist_ok=True)
 
 
 def remove(path: str) -> None:
@@ -453,7 +436,7 @@ def remove(path: str) -> None:
     Another process may remove it, or write a last file to it, at the same time.
     """
     if is_url(path):
-        with contextlib.suppress(tf.errors.NotFoundError):
+        with contextlib.suppress(FileNotFoundError), _explained(path):
             tf.io.gfile.rmtree(path) if is_dir(path) else tf.io.gfile.remove(path)
         return
     attempts_left = _REMOVALS
@@ -500,10 +483,8 @@ def copy(source: str, target: str) -> None:
       FileNotFoundError: there is no such file, wherever it lives.
     """
     if is_url(source) or is_url(target):
-        try:
+        with _explained(source):
             tf.io.gfile.copy(source, target, overwrite=True)
-        except tf.errors.NotFoundError as error:
-            raise FileNotFoundError(f"no such file: {source}") from error
         return
     remove(target)
     with open_file(source, "rb") as read, open_file(target, "wb") as written:
@@ -525,19 +506,6 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-def read_ahead(path: str) -> None:
-    """Reads a local file for nothing but that the operating system has it in memory when it is read the next time.
-
-    To advise the system to do so (`posix_fadvise`) has no effect on some disks.
-    """
-    with open_file(path, "rb") as file:
-        while file.read(_CHUNK_BYTES):  # which lets other threads run
-            pass
-
-
-_FILE, _DIRECTORY = "a file", "a directory"
-
-
 def _described(mode: int) -> str:
     """Returns what has these bits of `st_mode`."""
     if stat.S_ISREG(mode):
@@ -545,7 +513,32 @@ def _described(mode: int) -> str:
     return _DIRECTORY if stat.S_ISDIR(mode) else "a symbolic link" if stat.S_ISLNK(mode) else "a pipe or a device"
 
 
-def _kind_error(path: str, error: OSError, wanted: str = _FILE) -> PathKindError | None:
+@contextlib.contextmanager
+def _explained(path: str, wanted: str = _FILE, *, missing: _Errors = ()) -> Iterator[None]:
+    """For a block that uses a path: what is missing, and what is in its place, is told by the same errors everywhere.
+
+    Args:
+      path: local or a URL.
+      wanted: what has to be there.
+      missing: errors which say that nothing is there, and are raised as they are.
+
+    Raises:
+      FileNotFoundError: it does not exist.
+      PathKindError: there is something else than `wanted`, or a parent of it is no directory.
+    """
+    try:
+        yield
+    except missing:
+        raise
+    except Exception as error:
+        if is_url(path) and isinstance(error, tf.errors.NotFoundError):
+            raise FileNotFoundError(f"no such file: {path}") from error
+        if isinstance(error, OSError) and (kind := _kind_error(path, error, wanted)) is not None:
+            raise kind from error
+        raise
+
+
+def _kind_error(path: str, error: OSError, wanted: str) -> PathKindError | None:
     """Returns what to raise if an error comes from what is at `path`, or at a parent of it; else None."""
     if error.errno not in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO, errno.ENOENT):
         return None

@@ -13,11 +13,9 @@ the index's own checksum, so all values are covered without reading gigabytes ba
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
@@ -229,17 +227,6 @@ def newest_whole(directory: str, *, checksums: bool = True) -> tuple[int | None,
             return step, damaged
         damaged[step] = problem
     return None, damaged
-
-
-def read_ahead(directory: str) -> None:
-    """Reads the newest checkpoint of a local directory into the system's memory, if it takes at most half of that."""
-    if files.is_url(directory):
-        return
-    with contextlib.suppress(OSError, ValueError):  # none, or the restore finds the same, and says so
-        paths = [files.join(directory, name) for name in parts(directory)[max(saved_steps(directory))]]
-        if 2 * sum(map(files.size_bytes, paths)) <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-            for path in paths:
-                files.read_ahead(path)
 
 
 def gardens_steps(directory: str) -> Collection[int]:

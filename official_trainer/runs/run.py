@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
-from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import parameter_server
@@ -31,7 +30,6 @@ from official_trainer.runs.job import Job, check_ready, format_problems, say_pla
 from official_trainer.runs.predictions import PredictionSettings
 from official_trainer.stopping import NOTHING_LOST, StopRequest
 from official_trainer.tasks import registry
-from official_trainer.threads import run_bounded
 from official_trainer.tracking.console import working
 from official_trainer.tracking.record import check_name, prepare_model_dir
 
@@ -77,8 +75,6 @@ def run(
     else:
         job = dataclasses.replace(job, cluster=cluster)
     check_startable(job, prediction)
-    if job.mode in TRAINING_MODES and not job.serves:  # from a disk, it takes as long as importing TensorFlow
-        run_bounded(lambda: manifest.read_ahead(job.model_dir), 0.0, "read-ahead")
     runtime = resolved.config.runtime
     if stop is None:
         stop = StopRequest(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)

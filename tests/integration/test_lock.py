@@ -190,7 +190,7 @@ def test_a_holder_gets_a_second_to_write_its_name_or_to_end(run_dir, name):
 
 def test_what_a_killed_renewal_left_is_removed(run_dir):
     write(run_dir, machine=lock._machine())
-    for name in (".lock.json.tmp-41", ".lock.json.tmp-42", "ckpt.tmp-41"):
+    for name in (".lock.json.tmp-41-0a1b2c3d", ".lock.json.tmp-42-0a1b2c3d", "ckpt.tmp-41"):
         (Path(run_dir) / name).write_text("{")
     with make(run_dir):
         assert sorted(os.listdir(run_dir)) == [".lock", ".lock.json", "ckpt.tmp-41"]

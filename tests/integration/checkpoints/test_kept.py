@@ -187,7 +187,7 @@ def test_only_what_is_ours_is_deleted(model_dir):
         files.make_dirs(f"{model_dir}/dead")
         files.write_text_atomically(f"{model_dir}/dead/{name}", "" if name == ".named_checkpoint" else "x")
     files.make_dirs(f"{model_dir}/half")
-    files.write_text_atomically(f"{model_dir}/half/.named_checkpoint.tmp-1", "")
+    files.write_text_atomically(f"{model_dir}/half/.named_checkpoint.tmp-1-0a1b2c3d", "")
     shutil.copytree(f"{model_dir}/a", f"{model_dir}/run")  # somebody's run
     files.remove(f"{model_dir}/run/.named_checkpoint")
     started(model_dir, BEST)

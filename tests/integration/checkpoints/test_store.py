@@ -445,8 +445,8 @@ def test_a_checkpoint_can_be_deleted(saved):
 def test_leftovers_of_dead_saves_are_collected(saved):
     """N3, C6: what killed saves and deletions leave does not stay, so the disk is bounded by what is kept."""
     part = "ckpt-4_temp/part-00000-of-00001"
-    left = ["ckpt-4.saving", "ckpt-5.saving.tmp-7", "ckpt-4.index", f"{part}.index", f"{part}.data.tempstate7"]
-    for name in (*left, "ckpt-3.saving", "ckpt-3.manifest.json.tmp-123", "checkpoint.tmp-7"):
+    left = ["ckpt-4.saving", "ckpt-5.saving.tmp-7-0a1b2c3d", "ckpt-4.index", f"{part}.index", f"{part}.data.tempstate7"]
+    for name in (*left, "ckpt-3.saving", "ckpt-3.manifest.json.tmp-123-0a1b2c3d", "checkpoint.tmp-7-0a1b2c3d"):
         pathlib.Path(saved, name).parent.mkdir(exist_ok=True)
         pathlib.Path(saved, name).touch()
     pathlib.Path(saved, "ckpt-1.manifest.json").unlink()

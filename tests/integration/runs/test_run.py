@@ -2,7 +2,6 @@
 
 import json
 import os
-import queue
 import re
 import shutil
 import time
@@ -125,16 +124,6 @@ def test_an_export_that_was_cut_off_is_made_again(finished, tmp_path):
     do(model_dir)
     assert json.loads(files.read_text(path)) == before
     assert files.list_dir(f"{model_dir}/export") == ["80"]
-
-
-def test_a_restart_has_its_newest_checkpoint_read_ahead(finished, tmp_path, monkeypatch):
-    """N26: in the background, before it imports TensorFlow."""
-    asked = queue.SimpleQueue()
-    monkeypatch.setattr(files, "read_ahead", asked.put)
-    model_dir = str(tmp_path / "copy")
-    shutil.copytree(finished[0], model_dir)
-    do(model_dir)
-    assert {asked.get(timeout=60).rpartition("/")[2].partition(".")[0] for _ in range(3)} == {"ckpt-80"}
 
 
 def test_running_again_changes_nothing_and_returns_the_result(finished):

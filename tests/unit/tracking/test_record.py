@@ -4,6 +4,7 @@ import math
 import os
 import re
 import socket
+import tempfile
 from concurrent import futures
 from pathlib import Path
 
@@ -224,7 +225,7 @@ def test_a_start_does_not_wait_for_git(model_dir):
 def test_a_directory_of_the_same_experiment_or_without_files_is_taken(model_dir):
     """N15: also with what a file system, or a killed process, leaves there."""
     prepare_model_dir(model_dir, "digits")
-    for name in (".DS_Store", "lost+found", "run.json.tmp-12", ".write-test.tmp-12-0a1b2c3d"):
+    for name in (".DS_Store", "lost+found", "run.json.tmp-12-0a1b2c3d"):
         open(os.path.join(model_dir, name), "w").close()
     prepare_model_dir(model_dir, "digits")
     start(model_dir).finish(0)
@@ -312,14 +313,11 @@ def test_a_directory_on_a_full_disk_may_be_used_later(model_dir, monkeypatch, nu
 def test_a_directory_that_cannot_be_written_is_refused(model_dir, monkeypatch):
     refused("/proc/no-run-here", r"--model_dir=/proc/no-run-here cannot be written: No such file or directory")
     os.makedirs(model_dir)
-    opened = files.open_file
 
-    def read_only(path, mode):
-        if "w" in mode:
-            raise PermissionError(13, "Permission denied")
-        return opened(path, mode)
+    def read_only(dir):
+        raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(files, "open_file", read_only)
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
     refused(model_dir, r"--model_dir=.*run cannot be written: Permission denied\. Name another directory")
 
 
