@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from official_trainer.config import fields, values
+from official_trainer.config import decode, fields
 from official_trainer.config.declaration import Above, Config, Positive, PositiveFloat, spelling
 from official_trainer.config.errors import ConfigError, Problem
 
@@ -179,8 +179,7 @@ class When(Config):
         """
         whens = [(place, when) for place, when in fields.in_force(self, path) if isinstance(when, When)]
         for place, when in reversed(whens):  # the inner ones first, whose messages say more
-            problems: list[Problem] = []
-            values.normalise(when, When, place, problems.append)
+            _, problems = decode.normalised(when, When, place)
             if problems := problems or [Problem(text, f"{place}.{name}") for name, text in when.problems()]:
                 raise ConfigError(problems)
 
