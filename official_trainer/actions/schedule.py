@@ -18,7 +18,9 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.actions.action import Action, Assign, CallAt, Callback, Request, Result, Run, Stop
-from official_trainer.config import ActionConfig, When, flow
+from official_trainer.config import ActionConfig, When, fields, flow
+from official_trainer.config.decode import normalised
+from official_trainer.config.errors import ConfigError, Problem
 from official_trainer.config.when import Moment, Span
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.nearest import nearest
@@ -120,7 +122,7 @@ class _Entry:
                 "official_trainer.config, such as When(every=100)"
             )
         if type(action.when) is When:  # one that is derived has its rules
-            action.when.check_values(f"{action.name}.when")
+            _check_when(action.when, f"{action.name}.when")
         self.settings = flow(source) if isinstance(source, ActionConfig) else ""
         # Hooks that do something.
         self.hooks = {h for h in _HOOKS if getattr(cls, h, None) is not getattr(Action, h) and hasattr(action, h)}
@@ -447,3 +449,12 @@ def _requests(answer: Any) -> list[Request]:
                 "Result of official_trainer.actions"
             )
     return answers
+
+
+def _check_when(when: When, path: str) -> None:
+    """Refuses what a file could not set either: for a `When` that Python code gives to an action."""
+    sections = [(inner, section) for inner, section in fields.in_force(when, path) if isinstance(section, When)]
+    for inner, section in reversed(sections):  # the inner ones first, whose messages say more
+        _, problems = normalised(section, When, inner)
+        if problems := problems or [Problem(text, f"{inner}.{name}") for name, text in section.problems()]:
+            raise ConfigError(problems)

@@ -440,7 +440,8 @@ def normalised(value: Any, tp: Any = None, path: str = "") -> tuple[Any, list[Pr
     """
     problems: list[Problem] = []
     result = Decoder(Config(), Record(), problems).value(python_node(value), tp or type(value), None, path)
-    return (value if result is FAILED else result), problems
+    of_code = [dataclasses.replace(problem, origin=None) for problem in problems]  # which is in no file
+    return (value if result is FAILED else result), of_code
 
 
 def class_default(cls: type[Config]) -> Config | None:

@@ -19,9 +19,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from official_trainer.config import decode, fields
+from official_trainer.config import fields
 from official_trainer.config.declaration import Above, Config, Positive, PositiveFloat, spelling
-from official_trainer.config.errors import ConfigError, Problem
 
 FIRST_UNPLANNED_STEP = 128
 """Where `n_times` begins while the end is unknown: at 128, 256, 512, …"""
@@ -167,21 +166,6 @@ class When(Config):
             yield "measure_from", "has no effect without every_seconds"
         if self.call_on_end is not None and self.every_seconds is None and self.exponential is None:
             yield "call_on_end", "has no effect without every_seconds or exponential"
-
-    def check_values(self, path: str) -> None:
-        """Refuses what a file could not set either: for a `When` that Python code gives to an action.
-
-        Args:
-          path: what it is called in messages.
-
-        Raises:
-          ConfigError: a value is not allowed, or it is not one trigger.
-        """
-        whens = [(place, when) for place, when in fields.in_force(self, path) if isinstance(when, When)]
-        for place, when in reversed(whens):  # the inner ones first, whose messages say more
-            _, problems = decode.normalised(when, When, place)
-            if problems := problems or [Problem(text, f"{place}.{name}") for name, text in when.problems()]:
-                raise ConfigError(problems)
 
     @property
     def is_foreseeable(self) -> bool:

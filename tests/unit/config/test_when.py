@@ -199,16 +199,13 @@ def test_the_end_is_where_training_ends(step):
 @pytest.mark.parametrize(
     ("when", "message"),
     [
-        (When(every=0), "x.when.every: must be an integer at least 1 or null, got 0"),
-        (When(at_steps=(3, 0)), "x.when.at_steps: must be a list of integers at least 1 or null, got (3, 0)"),
-        (
-            When(first_steps_of_process=-1),
-            "x.when.first_steps_of_process: must be an integer at least 1 or null, got -1",
-        ),
+        (When(every=0), "x.when.every: must be at least 1, got 0"),
+        (When(at_steps=(3, 0)), "x.when.at_steps[1]: must be at least 1, got 0"),
+        (When(first_steps_of_process=-1), "x.when.first_steps_of_process: must be at least 1, got -1"),
         (When(exponential=ExponentialWhen(factor=1)), "x.when.exponential.factor: must be greater than 1, got 1"),
         (
             When(any=(When(at_end=True), When(every_seconds=0))),
-            "x.when.any[1].every_seconds: must be a number greater",
+            "x.when.any[1].every_seconds: must be greater than 0, got 0",
         ),
         (When(not_=When(all=())), "x.when.not.all: must name at least one trigger"),
         (When(every=3, at_end=True), "x.when.at_end: cannot be set together with every"),
