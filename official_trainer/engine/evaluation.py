@@ -12,6 +12,7 @@ import copy
 import functools
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.checkpoint_state import CheckpointState
+from official_trainer.engine.events import WindowLength
 from official_trainer.engine.inference import compute_if_busy, num_examples_of
 from official_trainer.engine.step_context import StepContext, check_logs
 from official_trainer.engine.traces import batch_signature
@@ -41,7 +43,7 @@ from official_trainer.user_code import during
 _logger = logging.getLogger(__name__)
 
 _WINDOW = 100
-"""Batches of a traced loop, between two looks at whether to stop."""
+"""The most batches of a traced loop, between two looks at whether to stop."""
 
 _IS_BUSY = "replica had examples"
 """Key in the logs of a step: whether each replica had examples, where some may have none."""
@@ -283,7 +285,7 @@ class Evaluation:
 
     @property
     def num_examples(self) -> int:
-        """How many examples of the current set this process has evaluated; any thread may read it."""
+        """How many examples of the current set this process has evaluated."""
         return int(local_sum(self.current_set.num_examples))
 
     def run(self, num_steps: int, *, own_steps: bool = True) -> dict[str, Any]:
@@ -488,12 +490,18 @@ class Evaluation:
         if options.use_tf_while_loop and not folds:  # a fold runs on the host, after each step
             run = windows.stepping_loop(trainer.eval_step, traces, "eval", traced_step=True, traced_loop=True)
 
+            length = WindowLength()
+
             def traced(iterator: Any, num_steps: int, state: Any) -> Any:
                 done = 0
                 with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
                     while num_steps < 0 or done < num_steps:
-                        size = min(num_steps - done, _WINDOW) if num_steps >= 0 else _WINDOW
+                        # Processes that evaluate together have parts of the same size.
+                        most = min(_WINDOW, length.max_steps) if self.process_group.is_alone else _WINDOW
+                        size = min(num_steps - done, most) if num_steps >= 0 else most
+                        start = time.monotonic()
                         run(iterator, tf.constant(size, tf.int32))
+                        length.add(size, time.monotonic() - start)
                         done += size
                         self.process_group.check_stop()
                 return state
