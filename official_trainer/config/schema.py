@@ -424,7 +424,8 @@ class RuntimeConfig(Config):
       max_wall_seconds: seconds after which the run saves and ends with exit code 143, as if preempted; unset means no
         limit. Set it below the scheduler's time limit.
       stall_floor_seconds: a time without progress that is longer than this, and ten times as long as the longest one
-        before, is a stall: the process ends with exit code 5 and prints the stacks of all threads. Unset means never.
+        before in that phase, is a stall: the process ends with exit code 5 and the stacks of all threads. Unset means
+        never.
       stall_startup_seconds: the same for work that the process does for the first time: tracing, compiling, filling
         buffers.
       tpu: the Cloud TPU of strategy `tpu`: its name, `local` for the one of this machine, or `grpc://host:8470`,

@@ -52,6 +52,7 @@ class ProcessGroup:
         self._leads = self._is_chief_only = False
         self._depth = 0
         self._parts = _Parts()
+        self._on_part: Callable[[], object] = lambda: None
         self._reduce = strategy.reduce
         self._strategy = strategy
 
@@ -76,6 +77,10 @@ class ProcessGroup:
     def undo_at_next_call(self, undo: Callable[[], None]) -> None:
         """Calls `undo` before the next collective call, once."""
         self._undo.callback(undo)
+
+    def after_parts(self, on_part: Callable[[], object]) -> None:
+        """Has `on_part` called after each part of a long call; once more, it replaces what was called before."""
+        self._on_part = on_part
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
@@ -189,6 +194,7 @@ class ProcessGroup:
         Raises:
           PreemptedError: in all of them.
         """
+        self._on_part()
         if self.is_alone:
             self.stop.check()
             return

@@ -35,8 +35,7 @@ from official_trainer.runs.build import (
     trackers_of_evaluation,
 )
 from official_trainer.runs.chosen_checkpoint import find_checkpoint, load_chosen, warn_of_gin
-from official_trainer.runs.health.stall_report import LateReports
-from official_trainer.runs.health.watchdog import Watchdog, probe_of
+from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
 from official_trainer.runs.resume.config_changes import OperativeConfig, changes_since, saved_config
@@ -78,11 +77,11 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
     has_begun = any(name.endswith((".index", ".manifest.json")) for name in names)
     begins = may_begin and not has_begun
     directory, step = ("", 0) if begins else find_checkpoint(job, checkpoint)
-    with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
+    with Watchdog(job.config.runtime, job.model_dir) as watchdog:
         watchdog.enter("build")
         with working("building the model", quiet=job.quiet):
             trainer = build(job)
-        watchdog.observe(probe_of(trainer))
+        watchdog.observe(trainer)
         with trainer.process_group.leading():
             watchdog.enter("restore", step)
             if begins:
@@ -120,12 +119,12 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     files.remove_temporaries(job.path("continuous_eval"), "metrics.jsonl")
     trackers = trackers_of(job, beside="continuous_eval")
     with (
-        Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog,
+        Watchdog(job.config.runtime, job.model_dir) as watchdog,
         EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease,
     ):
         watchdog.enter("build")
         trainer = build(job, keeps_best=True, stop=stop)
-        watchdog.observe(probe_of(trainer))
+        watchdog.observe(trainer)
         with trainer.process_group.leading():
             check_monitored(job, trainer)
             stop.listen(lambda: NOTHING_LOST)

@@ -31,9 +31,8 @@ from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, lock_names
 from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
-from official_trainer.runs.health.stall_report import LateReports, stacks
 from official_trainer.runs.health.time_account import Earlier, TimeAccount
-from official_trainer.runs.health.watchdog import Watchdog, probe_of
+from official_trainer.runs.health.watchdog import Watchdog, stacks
 from official_trainer.runs.job import Job, say_place
 from official_trainer.runs.mistakes import report
 from official_trainer.runs.resume import config_changes, data_layout
@@ -73,17 +72,13 @@ class TrainingProcess:
         self._trainer: Trainer | None = None
         self._has_started = False
         self._earlier = Earlier(began=time.time() - (time.monotonic() - account.began_seconds))
-        self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
         launch = job.launch
         self.record = RunRecord(job.model_dir, launch, check=lock.check_held, code=Code(launch["workspace"]))
         self.account = account
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
-        self.watchdog = Watchdog(
-            job.config.runtime,
-            self._late_reports,
-            record=lambda stall: self.finish(stall.exit_code, error=str(stall)),
-        )
+        self.watchdog = Watchdog(job.config.runtime, job.model_dir, cluster=job.cluster)
+        self.watchdog.tell(lambda stall: self.finish(stall.exit_code, error=stall.message))
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -154,8 +149,7 @@ class TrainingProcess:
     def set_trainer(self, trainer: Trainer) -> None:
         """The trainer is built: its progress can be watched."""
         self._trainer = trainer
-        self.watchdog.observe(probe_of(trainer))
-        self._late_reports.clear()
+        self.watchdog.observe(trainer)
 
     def set_started(self) -> None:
         """Training begins: from here on an error is the end of a run, not a refusal."""
@@ -193,8 +187,7 @@ class TrainingProcess:
         say_place(error, self._job)
         cluster, runtime = self._job.cluster, self._job.config.runtime
         lost = None if cluster is None else peers.explain_loss(error, cluster.addresses)
-        late = None if self._trainer is None else self._late_reports.explain(lost or error)
-        cause = late or lost or tpu.as_lost_error(error, runtime) or files.as_storage_error(error, self._job.model_dir)
+        cause = lost or tpu.as_lost_error(error, runtime) or files.as_storage_error(error, self._job.model_dir)
         return cause or error
 
 

@@ -26,7 +26,6 @@ from official_trainer.distributed.strategy import strategy_name
 from official_trainer.engine.inference import Columns
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
-from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.prediction_formats import PredictionsError, num_rows
@@ -136,8 +135,7 @@ def _predict(job: Job, checkpoint: str, chosen: tuple[str, int] | None, settings
         return 0
     if target.num_there:
         _logger.info("continuing: %d files are there already", target.num_there)
-    with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
-        watchdog.observe(lambda: {"detail": target.rows})
+    with Watchdog(job.config.runtime, job.model_dir) as watchdog:
         watchdog.enter("build")
         trainer = build(job)
         if chosen is not None:

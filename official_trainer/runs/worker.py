@@ -15,8 +15,7 @@ from official_trainer.distributed.peers import PeerLostError
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
-from official_trainer.runs.health.stall_report import LateReports, Stall
-from official_trainer.runs.health.watchdog import WAITING, Watchdog, probe_of
+from official_trainer.runs.health.watchdog import WAITING, Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.mistakes import report
 from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
@@ -48,21 +47,16 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
       PeerLostError: the chief, or another process, is gone or has failed.
     """
     records: list[RunRecord] = []  # none before the chief has checked a new run directory: it would not be empty
-    runtime = job.config.runtime
-    late_reports = LateReports(job.model_dir, job.cluster if trains else None, runtime.collective_timeout_seconds)
-
-    def record_stall(stall: Stall) -> None:
-        for record in records:
-            record.finish(stall.exit_code, error=str(stall))
-
-    watchdog = Watchdog(runtime, late_reports, record=record_stall)
+    cluster = job.cluster if trains else None
+    folder = job.model_dir if cluster is None else job.path("workers", cluster.name.replace(" ", "-"))
+    watchdog = Watchdog(job.config.runtime, folder, cluster=cluster)
     next_seconds, last_phase = 0.0, "start"
 
     def on_call(name: str | None) -> None:
         """Shows the phase in `status.json`: at once where it changes, else every few seconds."""
         nonlocal next_seconds, last_phase
         phase = WAITING if name is None else _PHASES.get(name, "save")
-        watchdog.enter(phase)
+        watchdog.enter(phase, None if name is None else trainer.context.step)
         phase = last_phase if phase in _SHORT else phase
         if phase != last_phase or time.monotonic() >= next_seconds:
             next_seconds, last_phase = time.monotonic() + _STATUS_SECONDS, phase
@@ -77,9 +71,9 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
     with watchdog:
         watchdog.enter("build")
         trainer = build(job, trains=trains, stop=stop)
-        watchdog.observe(probe_of(trainer))
+        watchdog.observe(trainer)
         stop.listen(record_forced_end)
-        with _recorded(job, late_reports, records) if trains else contextlib.nullcontext():
+        with _recorded(job, folder, records, watchdog) if trains else contextlib.nullcontext():
             exit_code = trainer.process_group.follow(on_call)
             if exit_code == ExitCode.PREEMPTED:
                 raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
@@ -89,22 +83,19 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _recorded(job: Job, late_reports: LateReports, records: list[RunRecord]) -> Iterator[None]:
+def _recorded(job: Job, folder: str, records: list[RunRecord], watchdog: Watchdog) -> Iterator[None]:
     """Writes how the process began and how it ended, in a folder of its own."""
-    files.make_dirs(late_reports.folder)
-    late_reports.clear()
+    files.make_dirs(folder)
     launch = job.launch
-    record = RunRecord(late_reports.folder, launch, code=Code(launch["workspace"]))
+    record = RunRecord(folder, launch, code=Code(launch["workspace"]))
     record.start()
     records.append(record)
+    watchdog.tell(lambda stall: record.finish(stall.exit_code, error=stall.message))
     record.note(devices=[device.name for device in tf.config.list_logical_devices()])
     try:
         yield
     except BaseException as error:
-        failure = late_reports.explain(error) or error
-        exit_code, message = report.as_recorded(failure, late_reports.folder)
+        exit_code, message = report.as_recorded(error, folder)
         record.finish(exit_code, error=message)
-        if failure is error:
-            raise
-        raise failure from error
+        raise
     record.finish(ExitCode.DONE)

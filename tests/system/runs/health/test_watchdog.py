@@ -1,4 +1,4 @@
-"""The stall watchdog in real processes that hang, crawl and are paused."""
+"""The watchdog in real processes that hang, also where Python hangs with them, and that are paused."""
 
 import os
 import signal
@@ -16,22 +16,19 @@ CHILD_SECONDS = 120
 
 
 _CHILD = """
-import functools, os, select, sys, threading, time
+import ctypes, functools, os, select, sys, threading, time
 from official_trainer.config import RuntimeConfig
-from official_trainer.runs.health.stall_report import LateReports, dump_and_exit
-from official_trainer.runs.health.watchdog import Watchdog
+from official_trainer.runs.health.watchdog import Watchdog, dump_and_exit
 
 model_dir = sys.argv[1]
 
 def block_for_ever(*_):
     os.read(os.pipe()[0], 1)
 
-def watchdog(floor_seconds, startup_seconds, probe=dict, record=lambda stall: None, timeout_seconds=60):
-    act = functools.partial(dump_and_exit, timeout_seconds=timeout_seconds)
-    runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
-    found = Watchdog(runtime, LateReports(model_dir), record=record, on_stall=act)
-    found.observe(probe)
-    return found
+def watchdog(seconds, record=lambda stall: None, timeout_seconds=60):
+    runtime = RuntimeConfig(stall_floor_seconds=seconds, stall_startup_seconds=seconds)
+    end = functools.partial(dump_and_exit, folder=model_dir, told=[record], timeout_seconds=timeout_seconds)
+    return Watchdog(runtime, model_dir, end=end)
 
 """
 
@@ -66,10 +63,10 @@ def test_a_stuck_process_ends_with_code_5_and_says_where(tmp_path, blocked_in):
 
     threading.Thread(target=generator_on_another_host, name="reader", daemon=True).start()
     print("not flushed yet", end="")
-    with watchdog(0.5, 0.5, record=lambda stall: open(model_dir + "/status", "w").write(stall.activity)) as dog:
+    with watchdog(0.5, record=lambda stall: open(model_dir + "/status", "w").write(stall.message)) as dog:
         dog.enter("train", 41)
         dog.beat(42)
-        dog.enter("input")
+        dog.enter("save")
         load_the_batch_that_never_comes()
     """
     code, out, err = finish(child(tmp_path, body))
@@ -77,17 +74,40 @@ def test_a_stuck_process_ends_with_code_5_and_says_where(tmp_path, blocked_in):
     report = (tmp_path / "run" / "stall-1.txt").read_text()
     assert report in err
     assert report.startswith("error: no progress for ")
-    assert "while waiting for the next batch at step 42" in report
-    main, *others = report.split("\n\n")[2:]
-    assert "(MainThread)" in main and "in load_the_batch_that_never_comes" in main
-    assert any("(reader)" in other and "in generator_on_another_host" in other for other in others)
-    assert (tmp_path / "run" / "status").read_text() == "input"
+    assert "while saving a checkpoint at step 42" in report
+    threads = report.split("\n\n")[2:]
+    assert any("Thread MainThread (" in thread and "in load_the_batch_that_never_comes" in thread for thread in threads)
+    assert any("Thread reader (" in thread and "in generator_on_another_host" in thread for thread in threads)
+    assert report.startswith(f"error: {(tmp_path / 'run' / 'status').read_text()}")
     assert out == "not flushed yet"
+
+
+def test_where_python_hangs_its_stacks_are_on_stderr(tmp_path):
+    """N12: native code that keeps Python's lock stops all threads; then the process cannot tell it from a pause."""
+    body = """
+    def call_a_driver_that_never_returns():
+        ctypes.PyDLL(None).sleep(1000)
+
+    with watchdog(1) as dog:
+        for _ in range(5):
+            time.sleep(0.1)
+            dog.beat()
+        call_a_driver_that_never_returns()
+    """
+    process = child(tmp_path, body)
+    try:
+        lines = iter(process.stderr.readline, "")
+        assert next(lines) == "Timeout (0:00:01)!\n"
+        assert any("in call_a_driver_that_never_returns" in line for line in lines)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        finish(process)
 
 
 def test_reports_are_numbered(tmp_path):
     """N12: a second stall of the run does not hide the first."""
-    process = child(tmp_path, "with watchdog(0.3, 0.3): block_for_ever()")
+    process = child(tmp_path, "with watchdog(0.3): block_for_ever()")
     (tmp_path / "run" / "stall-1.txt").write_text("the first")
     assert finish(process)[0] == ExitCode.STALLED
     assert (tmp_path / "run" / "stall-1.txt").read_text() == "the first"
@@ -96,7 +116,7 @@ def test_reports_are_numbered(tmp_path):
 
 def test_a_record_that_hangs_does_not_keep_the_process(tmp_path):
     """N12: often it is the file system that does not answer."""
-    body = "with watchdog(0.3, 0.3, record=block_for_ever, timeout_seconds=2): block_for_ever()"
+    body = "with watchdog(0.3, record=block_for_ever, timeout_seconds=2): block_for_ever()"
     code, _, err = finish(child(tmp_path, body))
     assert code == ExitCode.STALLED
     assert "in block_for_ever" in err
@@ -104,7 +124,7 @@ def test_a_record_that_hangs_does_not_keep_the_process(tmp_path):
 
 def test_a_run_directory_that_is_gone_does_not_keep_the_process(tmp_path):
     """N12: it still ends, and says on stderr what it could not do."""
-    body = "os.rmdir(model_dir)\nwith watchdog(0.3, 0.3): block_for_ever()"
+    body = "os.rmdir(model_dir)\nwith watchdog(0.3): block_for_ever()"
     code, _, err = finish(child(tmp_path, body))
     assert code == ExitCode.STALLED
     assert "in block_for_ever" in err
@@ -120,7 +140,7 @@ def test_an_error_stream_that_nobody_reads_does_not_keep_the_process(tmp_path):
             os.write(2, b"x" * 4096)
     except BlockingIOError:
         os.set_blocking(2, True)
-    with watchdog(0.3, 0.3, timeout_seconds=2):
+    with watchdog(0.3, timeout_seconds=2):
         block_for_ever()
     """
     process = child(tmp_path, body)
@@ -132,9 +152,9 @@ def test_an_error_stream_that_nobody_reads_does_not_keep_the_process(tmp_path):
 
 
 def test_a_process_that_was_paused_is_left_alone(tmp_path):
-    """N12: SIGSTOP for longer than the limit, then SIGCONT."""
+    """N12: SIGSTOP for longer than the limit, then SIGCONT: at most its stacks are on stderr."""
     body = """
-    with watchdog(1, 1) as dog:
+    with watchdog(1) as dog:
         dog.enter("train")
         print("ready", flush=True)
         while not select.select([sys.stdin], [], [], 0.02)[0]:
@@ -148,4 +168,5 @@ def test_a_process_that_was_paused_is_left_alone(tmp_path):
         process.send_signal(signal.SIGCONT)
     finally:
         code, out, err = finish(process, "end\n")
-    assert (code, out, err) == (0, "", "")
+    assert (code, out) == (0, "")
+    assert "error:" not in err
