@@ -20,6 +20,7 @@ from official_trainer.reports.opened import NoRunError, OpenedRun
 from official_trainer.reports.sweep_figures import Direction
 from official_trainer.tracking import EVALUATION
 from official_trainer.tracking.jsonl import encode
+from official_trainer.tracking.record import PRUNED
 
 _MOST_HIGHLIGHTED = 8
 _MOST_COLUMNS = 12
@@ -36,7 +37,7 @@ def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
       NoRunError: a folder is not there or cannot be listed, or there is no run.
     """
     runs = opened.open_all(*paths, now_seconds=now_seconds)
-    if all(run.status in opened.NOT_RUNS for run in runs):
+    if all(run.status is None for run in runs):
         raise NoRunError(f"no run in {', '.join(paths)}; name run directories, a folder of them, or a sweep")
     summaries = [sweep_figures.summary(path) for path in paths]
     summary = summaries[0] if len(paths) == 1 else None
@@ -75,7 +76,8 @@ def _run(run: OpenedRun, metric: str | None, direction: Direction | None) -> dic
         "name": run.name,
         "directory": recorded.directory,
         "experiment": recorded.experiment,
-        "status": recorded.status,
+        "status": recorded.status or "",
+        "is_pruned": recorded.record.get("stopped_early") == PRUNED,
         "step": recorded.step,
         "end_step": recorded.end_step,
         "best": None if best is None else encode(best),

@@ -31,14 +31,14 @@ def facts(
       direction: which of its values are better.
       trials: of a sweep, how many there are by state.
     """
-    states = trials or dict(collections.Counter(row["status"] for row in rows).most_common())
+    states = trials or dict(collections.Counter(row["status"] or "no run" for row in rows).most_common())
     if len(rows) == 1:
         end = f" of {rows[0]['end_step']:,}" if rows[0]["end_step"] else ""
         yield "Status", rows[0]["status"], f"step {rows[0]['step'] or 0:,}{end}"
     else:
         listed = ", ".join(f"{count} {state}" for state, count in states.items())
         yield "Runs" if trials is None else "Trials", f"{sum(states.values()):,}", listed
-    best = next((row for row in rows if row["best"] is not None and row["status"] != "pruned"), None)
+    best = next((row for row in rows if row["best"] is not None and not row["is_pruned"]), None)
     if best is not None and direction is not None:
         step = [] if best["best_step"] is None else [f"step {best['best_step']:,}"]
         name = [best["name"]] if len(rows) > 1 else []

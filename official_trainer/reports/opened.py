@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from official_trainer.lazy import keras
     from official_trainer.tasks.multi_task.model import MultiTaskModel
 
-NOT_RUNS = ("empty", "no run", "unreadable")
-"""How folders stand that hold no run; a folder of runs may have some."""
-
 _LONGEST_ERROR = 120
 
 
@@ -83,8 +80,8 @@ class OpenedRun:
         return self.recorded.directory
 
     @property
-    def status(self) -> Status:
-        """How the run stands, such as `running`, `done` or `failed`."""
+    def status(self) -> Status | None:
+        """How the run stands: `running`, `done`, `stopped`, `failed` or `lost`; None of a folder without a run."""
         return self.recorded.status
 
     @property
@@ -106,7 +103,7 @@ class OpenedRun:
     @functools.cached_property
     def curves(self) -> Curves:
         """The metrics by split and name, as lists."""
-        return recorded_curves.read(self.directory) if self.status not in NOT_RUNS else Curves()
+        return recorded_curves.read(self.directory) if self.status is not None else Curves()
 
     @property
     def metrics(self) -> Any:
@@ -200,7 +197,7 @@ def open(directory: str | os.PathLike[str], *, now_seconds: float | None = None)
 def open_all(*directories: str | os.PathLike[str], now_seconds: float | None = None) -> list[OpenedRun]:
     """Returns the runs in folders and below them, by directory, each once; also the trials of sweeps.
 
-    A folder right in one of `directories` without a run is one of them, with a `status` that says so.
+    A folder right in one of `directories` without a run is one of them, with a note that says so.
 
     Args:
       *directories: folders of runs, sweeps, or run directories.

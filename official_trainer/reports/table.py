@@ -58,7 +58,7 @@ def of_runs(runs: Sequence[OpenedRun], measures: Sequence[Measure]) -> Table:
     for measure in measures:
         columns[printable(measure.column)] = pd.Series([measure.of(run) for run in runs], dtype=float)
     facts = [
-        (record.status, record.step, record.duration_seconds, record.examples_per_second, record.experiment)
+        (record.status or "", record.step, record.duration_seconds, record.examples_per_second, record.experiment)
         for record in (run.recorded for run in runs)
     ]
     for name, values in zip(FACTS, zip(*facts, strict=True), strict=True):

@@ -1,10 +1,17 @@
 """One run directory as a value: what its files say about the run, also of one that is damaged, foreign or still going.
 
+A run has one of five statuses, which `run.json` holds, all but the last:
+
+- `running`: a process trains or evaluates it;
+- `done`: it has reached its end, or an action or its sweep has ended it early, which a note says;
+- `stopped`: it was asked to stop before its end, and the same command goes on;
+- `failed`: an error ended it; notes have it, with the exit code;
+- `lost`: no process has it, and no record says how it ended: it was killed, its machine is gone, or `run.json` is.
+
+All else that is wrong, or not known, is said in notes. A folder without a run has no status.
+
 Owns: reading a run directory, finding those below a folder, and the words for what cannot be known. Does not own: the
 files (`tracking/record.py`, `config/dump.py`), how a restart reads them. Imports no TensorFlow, and writes nothing.
-
-A config is kept as the lines of its `params.yaml`: reading 500 files of YAML takes many seconds, comparing their lines
-takes a fraction of one.
 """
 
 from __future__ import annotations
@@ -12,41 +19,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import functools
 import math
 import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard
 
 from official_trainer import files
 from official_trainer.checkpoints import garden
 from official_trainer.config import ConfigError
 from official_trainer.config.written import fields_of
-from official_trainer.errors import ExitCode
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.lock import LEASE_SECONDS, lock_path
 from official_trainer.runs.resume import garden_run
 from official_trainer.tracking import record
 
-Status = Literal[
-    "running",
-    "done",
-    "failed",
-    "stalled",
-    "preempted",
-    "pruned",
-    "died",
-    "unknown",
-    "Model Garden",
-    "empty",
-    "no run",
-    "unreadable",
-]
-"""How a run stands. `died`: its record says that it runs, and no process does. `Model Garden`: it is a run of that
-driver, which records no status. `empty` and `no run`: the folder holds nothing, or nothing of a run."""
+Status = Literal["running", "done", "stopped", "failed", "lost"]
 
 PROGRAM = "Program"
 """The experiment that runs of a `Program` name; its model is in the code that made it, and in no config."""
@@ -66,7 +56,7 @@ class RecordedRun:
 
     Attributes:
       directory: the run directory, or a folder without a run.
-      status: how the run stands.
+      status: how the run stands; None of a folder without a run.
       experiment: registered name; None if it is not known.
       step: the newest step that is recorded, or that has a checkpoint; None without any.
       end_step: the last step that is planned; None if it is not known.
@@ -84,7 +74,7 @@ class RecordedRun:
     """
 
     directory: str
-    status: Status
+    status: Status | None
     experiment: str | None = None
     step: int | None = None
     end_step: int | None = None
@@ -112,11 +102,10 @@ class RecordedRun:
         """
         total = _mapping(_mapping(self.record.get("time")).get("total"))
         seconds = _mapping(total.get("seconds"))
-        numbers = [
-            _numbers(value) for value in (total.get("examples"), seconds.get("steps"), seconds.get("input") or 0.0)
-        ]
-        valid = [number for number in numbers if isinstance(number, float) and math.isfinite(number)]
-        return valid[0] / spent if len(valid) == 3 and valid[0] > 0 and (spent := valid[1] + valid[2]) > 0 else None
+        examples, steps, waits = map(_number, (total.get("examples"), seconds.get("steps"), seconds.get("input", 0.0)))
+        if examples is None or steps is None or waits is None or examples <= 0 or steps + waits <= 0:
+            return None
+        return examples / (steps + waits)
 
 
 def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRun]:
@@ -133,12 +122,32 @@ def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRu
       OSError: it cannot be listed.
     """
     now = time.time() if now_seconds is None else now_seconds
-    with os.scandir(directory) as entries:
-        folder_entries = list(entries)
-    if is_run([entry.name for entry in folder_entries]):
-        return [read(directory, now_seconds=now)]
-    opened = functools.partial(read, now_seconds=now)
-    return list(_below(folder_entries, 1, opened, {os.path.realpath(directory)}))
+    runs: list[RecordedRun] = []
+    notes: dict[str, str] = {}  # of folders right in it, whether or not they turn out to have a run below
+    seen: set[str] = set()
+
+    def refused(error: OSError) -> None:
+        if error.filename == directory:
+            raise error
+        note = f"cannot be listed: {files.reason_of(error)}"
+        runs.append(RecordedRun(directory=error.filename, status=None, notes=(note,)))
+
+    for folder, folders, names in os.walk(directory, onerror=refused, followlinks=True):
+        depth = 0 if folder == directory else os.path.relpath(folder, directory).count(os.sep) + 1
+        if (real := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        if is_run([*folders, *names]):
+            runs.append(read(folder, now_seconds=now))
+            folders.clear()
+        elif depth == 1:
+            notes[folder] = "holds no run" if folders or names else "is empty"
+        folders[:] = [name for name in sorted(folders) if not name.startswith(".")] if depth < MAX_DEPTH else []
+    for folder, note in notes.items():
+        if not any(run.directory.startswith(f"{folder}{os.sep}") for run in runs):
+            runs.append(RecordedRun(directory=folder, status=None, notes=(note,)))
+    return sorted(runs, key=lambda run: run.directory)
 
 
 def steps_text(run: RecordedRun) -> str:
@@ -195,34 +204,6 @@ def is_step(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def _below(
-    entries: list[os.DirEntry[str]], depth: int, open_run: Callable[[str], RecordedRun], seen: set[str]
-) -> Iterator[RecordedRun]:
-    """Yields the runs in the folders among the entries of a folder, which lie `depth` below the first one."""
-    for entry in sorted(entries, key=lambda entry: entry.name):
-        try:
-            is_folder = entry.is_dir()
-        except OSError:  # a link in a circle
-            continue
-        if entry.name.startswith(".") or not is_folder or (real := os.path.realpath(entry.path)) in seen:
-            continue
-        seen.add(real)
-        try:
-            with os.scandir(entry.path) as listing:
-                inside = list(listing)
-        except OSError as error:
-            note = f"cannot be listed: {files.reason_of(error)}"
-            yield RecordedRun(directory=entry.path, status="unreadable", notes=(note,))
-            continue
-        if is_run([inner.name for inner in inside]):
-            yield open_run(entry.path)
-            continue
-        runs = list(_below(inside, depth + 1, open_run, seen)) if depth < MAX_DEPTH else []
-        if not runs and depth == 1:
-            runs = [RecordedRun(directory=entry.path, status="no run" if inside else "empty")]
-        yield from runs
-
-
 def is_run(names: list[str]) -> bool:
     """Whether a folder with files of these names is a run directory, also a damaged one."""
     return any(name in (RUN_FILE, STATUS_FILE, PARAMS_FILE) or _CHECKPOINT.fullmatch(name) for name in names)
@@ -236,40 +217,37 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
       now_seconds: the Unix time.
     """
     notes: list[str] = []
-    run, status = _read_json(directory, RUN_FILE, notes), _read_json(directory, STATUS_FILE, notes)
+    run, process = (_read_json(directory, name, notes) for name in (RUN_FILE, STATUS_FILE))
     experiment, config, comments = _read_params(directory, notes)
-    standing: Status
-    is_ours = run is not None or status is not None or experiment is not None
-    run, status = run or {}, status or {}
-    steps, best = _mapping(run.get("steps")), _mapping(run.get("best"))
-    metric = _text(best.get("metric")) or _text(config.get("trainer.best_checkpoint_eval_metric"))
-    value, started = best.get("value"), _unix_seconds(run.get("started"))
-    if is_ours:
-        if not config and not notes:
-            notes.append(f"no {PARAMS_FILE}: its config is not known")
-        if changed := record.changed(run):
-            notes.append(f"{RUN_FILE} was changed: {', '.join(changed)}")
-        standing = _status(directory, run, status, now_seconds, notes)
-    else:  # of Model Garden's driver, which records no experiment and no status
-        standing = "Model Garden" if config else "unknown"
-        folder = _text(config.get("trainer.best_checkpoint_export_subdir"))
-        if metric and folder:
-            value = (_read_json(files.join(directory, folder), garden.INFO, notes) or {}).get(metric)
-        with contextlib.suppress(OSError):
-            started = os.stat(files.join(directory, PARAMS_FILE)).st_mtime
-        if not config:
-            notes.append(f"no {RUN_FILE} and no {PARAMS_FILE}: only its checkpoints are known")
-    recorded = [step for step in (steps.get("current"), status.get("step")) if is_step(step)]
-    end_step = steps.get("end") or config.get(_END)
-    if "steps" not in run:  # the record is lost
+    if changed := record.changed(run):
+        notes.append(f"{RUN_FILE} was changed: {', '.join(changed)}")
+    steps, best = (_mapping(run.get(name)) for name in ("steps", "best"))
+    recorded = [step for step in (steps.get("current"), process.get("step")) if is_step(step)]
+    if "steps" not in run:  # the record is lost, or another tool's
         with contextlib.suppress(OSError):
             recorded += [int(match[1]) for name in os.listdir(directory) if (match := _CHECKPOINT.fullmatch(name))]
+    step, end_step = max(recorded, default=None), steps.get("end") or config.get(_END)
+    end_step = end_step if is_step(end_step) and end_step else None
+    metric = _text(best.get("metric")) or _text(config.get("trainer.best_checkpoint_eval_metric"))
+    value, started = best.get("value"), _unix_seconds(run.get("started"))
+    if run or process or experiment is not None or not config:
+        if not config and not notes:
+            notes.append(f"no {PARAMS_FILE}: its config is not known")
+        status = _status(directory, run, process, now_seconds, notes)
+    else:
+        notes.append("of Model Garden's driver, which records no status")
+        status = "done" if step == end_step and step else "stopped"
+        folder = _text(config.get("trainer.best_checkpoint_export_subdir"))
+        if metric and folder:
+            value = _read_json(files.join(directory, folder), garden.INFO, notes).get(metric)
+        with contextlib.suppress(OSError):
+            started = os.stat(files.join(directory, PARAMS_FILE)).st_mtime
     return RecordedRun(
         directory=directory,
-        status=standing,
+        status=status,
         experiment=_text(run.get("experiment")) or experiment,
-        step=max(recorded, default=None),
-        end_step=end_step if is_step(end_step) and end_step else None,
+        step=step,
+        end_step=end_step,
         metric=metric,
         best=_numbers(value),
         started_seconds=started,
@@ -278,24 +256,24 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
         comments=comments,
         notes=tuple(notes),
         record=run,
-        process=status,
+        process=process,
     )
 
 
 _END = "trainer.train_steps"
 
 
-def _read_json(directory: str, name: str, notes: list[str]) -> dict[str, Any] | None:
-    """Returns the object that a file holds, or None; what is wrong with a file that is there becomes a note."""
+def _read_json(directory: str, name: str, notes: list[str]) -> dict[str, Any]:
+    """Returns the object that a file holds, empty without one; what is wrong with it becomes a note."""
     try:
         return files.read_json(files.join(directory, name))
     except FileNotFoundError:
-        return None
+        return {}
     except files.UnreadableFileError:
         notes.append(f"{name} is damaged")
     except OSError as error:
         notes.append(f"{name} cannot be read: {files.reason_of(error)}")
-    return None
+    return {}
 
 
 def _read_params(directory: str, notes: list[str]) -> tuple[str | None, dict[str, Any], dict[str, str]]:
@@ -310,45 +288,41 @@ def _read_params(directory: str, notes: list[str]) -> tuple[str | None, dict[str
     first, _, _ = text.partition("\n")
     header = garden_run.HEADER.decode()
     experiment = first.removeprefix(header).strip() if first.startswith(header) else None
-    config, comments = dict[str, Any](), dict[str, str]()
     with contextlib.suppress(ConfigError):
         config, comments = fields_of(text)
-    if not config or (experiment is not None and _END not in config):  # which all of ours have
-        notes.append(f"{PARAMS_FILE} is damaged")
-        return experiment, {}, {}
-    return experiment, config, comments
+        if config and (experiment is None or _END in config):  # which all of ours have
+            return experiment, config, comments
+    notes.append(f"{PARAMS_FILE} is damaged")
+    return experiment, {}, {}
 
 
 def _status(
-    directory: str, run: Mapping[str, Any], status: Mapping[str, Any], now_seconds: float, notes: list[str]
+    directory: str, run: Mapping[str, Any], process: Mapping[str, Any], now_seconds: float, notes: list[str]
 ) -> Status:
-    code = status.get("exit_code")
-    if status.get("phase") == "refused" and isinstance(code, int):
+    code, phase = process.get("exit_code"), run.get("status", process.get("phase"))
+    if early := run.get("stopped_early"):
+        notes.append(f"ended early: {early}")
+    if process.get("phase") == "refused" and isinstance(code, int):
         notes.append(f"its last start was refused with exit code {code}")
-    phase = run.get("status", status.get("phase"))
-    if phase in ("done", "preempted", "pruned"):
+    elif phase == "failed" and isinstance(code, int):
+        notes.append(f"exit code {code}")
+    if phase in ("done", "stopped", "failed"):
         return phase
-    if phase == "failed":
-        if code == ExitCode.STALLED:
-            return "stalled"
-        if isinstance(code, int):
-            notes.append(f"exit code {code}")
-        return "failed"
     if run.get("status") != "running":
         notes.append(f"without a whole {RUN_FILE} its status is not known")
-        return "unknown"
-    if _is_held(directory, status, now_seconds):
+    elif _is_held(directory, process, now_seconds):
         return "running"
-    notes.append("its record says running, but no process holds it")
-    return "died"
+    else:
+        notes.append("its record says running, but no process holds it")
+    return "lost"
 
 
-def _is_held(directory: str, status: Mapping[str, Any], now_seconds: float) -> bool:
+def _is_held(directory: str, process: Mapping[str, Any], now_seconds: float) -> bool:
     """Whether a process holds a run: its lock was renewed just now, or on this machine the process is still there."""
     with contextlib.suppress(OSError):
         if abs(now_seconds - os.stat(lock_path(directory)).st_mtime) <= LEASE_SECONDS:
             return True
-    if status.get("host") != socket.gethostname() or not isinstance(pid := status.get("pid"), int):
+    if process.get("host") != socket.gethostname() or not isinstance(pid := process.get("pid"), int):
         return False
     try:
         os.kill(pid, 0)
@@ -357,6 +331,12 @@ def _is_held(directory: str, status: Mapping[str, Any], now_seconds: float) -> b
     except PermissionError:
         return True
     return os.path.exists(lock_path(directory))  # else another process has the number by now
+
+
+def _number(value: Any) -> float | None:
+    """Returns a recorded number that is finite; None for anything else."""
+    number = _numbers(value)
+    return number if isinstance(number, float) and math.isfinite(number) else None
 
 
 def _numbers(value: Any) -> float | dict[str, float] | None:
@@ -372,8 +352,8 @@ def _numbers(value: Any) -> float | dict[str, float] | None:
 
 def _duration_seconds(run: Mapping[str, Any]) -> float | None:
     """Returns the wall time of all processes of a run; without an account of it, that of the last one."""
-    account = _numbers(_mapping(_mapping(run.get("time")).get("total")).get("wall_seconds"))
-    if isinstance(account, float) and 0 <= account < math.inf:
+    account = _number(_mapping(_mapping(run.get("time")).get("total")).get("wall_seconds"))
+    if account is not None and account >= 0:
         return account
     first = _unix_seconds(run.get("restarted")) or _unix_seconds(run.get("started"))
     last = _unix_seconds(run.get("finished"))

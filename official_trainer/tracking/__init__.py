@@ -108,7 +108,7 @@ class Outcome:
     """How a process of a run ended.
 
     Attributes:
-      status: `preempted` if the same command continues it.
+      status: `stopped` if the same command continues it.
       step: the last step, of a run that is done.
       metrics: the final metrics, flat, of a run that is done.
 
@@ -121,7 +121,7 @@ class Outcome:
       done at step 2000: {'accuracy': 0.98}
     """
 
-    status: Literal["done", "preempted", "failed"] = "done"
+    status: Literal["done", "stopped", "failed"] = "done"
     step: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -296,7 +296,7 @@ def closing(tracker: Tracker) -> Iterator[Outcome]:
         yield outcome
     except BaseException as error:
         will_continue = getattr(error, "exit_code", None) in (ExitCode.PREEMPTED, ExitCode.RETRY)
-        ended = Outcome(status="preempted" if will_continue else "failed")
+        ended = Outcome(status="stopped" if will_continue else "failed")
         try:
             _end(tracker, ended)
         except Exception as other:

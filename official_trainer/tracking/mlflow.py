@@ -21,7 +21,7 @@ from official_trainer.config import ConfigError, Problem, TrackerConfig
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Table, Text, Tracker
 
 _logger = logging.getLogger(__name__)
-_STATUS = {"done": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
+_STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 _TAG = "official_trainer.runs.run"
 _PASSWORD = (
     "holds a user or a password, which would be written to params.yaml, checkpoints and trackers with the config; "

@@ -33,7 +33,7 @@ from official_trainer.tracking.jsonl import encode, is_encoded
 from official_trainer.tracking.monitored import Value
 
 _PACKAGES = ("tensorflow", "keras", "tf_keras", "official_trainer")
-_STATUS_OF_EXIT: Mapping[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
+_STATUS_OF_EXIT: Mapping[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "stopped"}
 _START_SECONDS, _END_SECONDS = 0.02, 1.0
 """How long the start and the end of a run wait for git, which was asked before the run was built."""
 
@@ -133,11 +133,15 @@ def read_run(model_dir: str) -> dict[str, Any] | None:
     return run
 
 
+PRUNED = "pruned by its sweep"
+"""What `stopped_early` says of a run that its sweep has ended."""
+
+
 def mark_pruned(model_dir: str) -> None:
     """Records of a run, whose process has ended, that its sweep has ended it early; it is not to be continued."""
     path = files.join(model_dir, RUN_FILE)
     with contextlib.suppress(OSError, files.UnreadableFileError):  # `runs` names a damaged record
-        _write(path, {**files.read_json(path), "status": "pruned"})
+        _write(path, {**files.read_json(path), "status": "done", "stopped_early": PRUNED})
 
 
 def changed(run: Mapping[str, Any]) -> list[str]:
@@ -316,7 +320,7 @@ class RunRecord:
         """Ends the record of this process.
 
         Args:
-          exit_code: of the process; 0 is `done`, 143 is `preempted`, anything else is `failed`.
+          exit_code: of the process; 0 is `done`, 143 is `stopped`, anything else is `failed`.
           metrics: final metrics, which may be nested; None keeps those of an earlier process.
           error: the message of the error that ended it; a stop that is asked for is none.
         """

@@ -42,9 +42,9 @@ _WATCH_SECONDS = 3.0
 _COLOURS: Mapping[str, terminal.Colour] = {
     "done": "green",
     "running": "cyan",
-    "preempted": "yellow",
-    **dict.fromkeys(("failed", "stalled", "died", "unreadable"), "red"),
-    **dict.fromkeys(("pruned", "Model Garden", "empty", "no run", "unknown"), "dim"),
+    "stopped": "yellow",
+    "failed": "red",
+    "lost": "red",
 }
 
 
@@ -164,7 +164,7 @@ _ORDERS: Mapping[str, Callable[[RecordedRun], Any]] = {
     "age": lambda run: _is_missing(run.started_seconds, -1),
     "run": lambda run: run.directory,
     "experiment": lambda run: (run.experiment is None, run.experiment, run.directory),
-    "status": lambda run: (run.status, run.directory),
+    "status": lambda run: (run.status or "", run.directory),
     "step": lambda run: _is_missing(run.step, -1),
     "best": _by_best,
     "took": lambda run: _is_missing(run.duration_seconds, -1),
@@ -196,7 +196,7 @@ def _table(
         shown.remove("differs")
 
     def drawn() -> list[str]:
-        statuses = [{"status": Text(run.status, _COLOURS.get(run.status, ""))} for run in runs]
+        statuses = [{"status": Text(run.status or "", _COLOURS.get(run.status or "", ""))} for run in runs]
         cells: list[dict[str, str | Text]] = [{**row, **status} for row, status in zip(rows, statuses, strict=True)]
         return terminal.table(shown, [[row[name] for name in shown] for row in cells], fit=None)
 
@@ -223,7 +223,7 @@ def _cells(run: RecordedRun, directory: str, now_seconds: float) -> dict[str, st
     cells = {
         "run": os.path.basename(os.path.abspath(directory)) if name == os.curdir else name,
         "experiment": run.experiment or "",
-        "status": run.status,
+        "status": run.status or "",
         "step": steps_text(run),
         "best": best,
         "age": duration_text(None if run.started_seconds is None else now_seconds - run.started_seconds),

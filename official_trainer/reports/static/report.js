@@ -28,7 +28,7 @@ function summary() {
 const value = (read, show = number, kind = "number") => ({ class: kind, read, cell: (run) => show(read(run)) });
 const tick = (run) => el("input", { type: "checkbox", checked: SLOTS.has(run.id), "aria-label": `show ${run.name} in the charts`,
   on: { change: (event) => highlight(run.id, event.target.checked) } });
-const state = (run) => [el("span", { class: `status ${run.status.replace(" ", "-")}` }, run.status), run.notes.map((note) => el("div", { class: "small soft" }, note))];
+const state = (run) => [el("span", { class: `status ${run.status}` }, run.status), run.notes.map((note) => el("div", { class: "small soft" }, note))];
 const steps = (run) => (run.end_step && run.end_step !== run.step ? `${number(run.step)} of ${number(run.end_step)}` : number(run.step));
 const fieldColumn = ({ name, path }) => ({ name, title: path, class: "value", read: (run) => run.differs[path] ?? null, cell: (run) => brief(run.differs[path]), full: (run) => run.differs[path] });
 const COLUMNS = [

@@ -61,7 +61,7 @@ class RunDirectory:
     def check_stopped(self):
         """What was trained is saved: the last step that was begun ends the last whole window."""
         status = read_status(self._run)
-        assert (status["phase"], status["exit_code"]) == ("preempted", 143)
+        assert (status["phase"], status["exit_code"]) == ("stopped", 143)
         assert status["last_checkpoint_step"] == newest(self._run)
         steps = [step for process, step, _ in id_lines(self._run) if process == status["pid"]]
         assert not steps or newest(self._run) == steps[-1] + 1

@@ -111,7 +111,7 @@ def change(folder, name="run.json", **values):
 
 STATES = {
     "done": {},
-    "preempted": {"code": 143, "step": 20},
+    "stopped": {"code": 143, "step": 20},
     "failed": {"code": 1, "step": 20, "error": "ValueError: the label 11 is no class\nof the model"},
     "stalled": {"code": 5, "step": 20, "error": "no step for 600 s"},
 }
@@ -124,7 +124,7 @@ def running(folder):
     os.utime(folder / ".lock.json", (NOW - 5, NOW - 5))
 
 
-def died(folder):
+def lost(folder):
     write_run(folder, code=None, step=20)
     change(folder, "status.json", host="elsewhere")
 
@@ -268,7 +268,7 @@ KINDS = {
     **{
         make.__name__: make
         for make in (
-            *(running, died, pruned, not_finite, restarted, with_evaluator, by_a_rule, damaged_rows, changed_record),
+            *(running, lost, pruned, not_finite, restarted, with_evaluator, by_a_rule, damaged_rows, changed_record),
             *(unreadable_metrics, numbers_out_of_range, damaged_checkpoint, damaged_events, garden, sweep, nested),
         )
     },

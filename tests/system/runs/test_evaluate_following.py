@@ -158,7 +158,7 @@ def interrupted(model_dir):
     """Makes a run that has ended look like one that was cut off on its way to the last step."""
     path = Path(model_dir, "run.json")
     run = json.loads(path.read_text())
-    path.write_text(json.dumps({**run, "status": "preempted", "steps": {**run["steps"], "end": STEPS[-1]}}))
+    path.write_text(json.dumps({**run, "status": "stopped", "steps": {**run["steps"], "end": STEPS[-1]}}))
 
 
 def evaluated(model_dir):

@@ -70,8 +70,9 @@ def test_a_sweep_prints_its_trials_and_their_table(finished):
         is_deep = trial["params"]["task.model.type"] == "deep"
         assert is_deep == ("task.model.deep.dropout" in trial["params"])
         assert f"trial {trial['number']} starts: model=" in out
-        status = json.loads((sweep.run(trial["number"]) / "run.json").read_text())["status"]
-        assert status == {"complete": "done", "pruned": "pruned"}[trial["state"]]
+        record = json.loads((sweep.run(trial["number"]) / "run.json").read_text())
+        early = {"complete": None, "pruned": "pruned by its sweep"}[trial["state"]]
+        assert (record["status"], record["stopped_early"]) == ("done", early)
     table = command(sweep, "show", OUT)
     assert table.code == 0 and out.endswith(table.out) and table.out.count(" best ") == 1
     assert not (sweep.directory / "check").exists() and not (sweep.directory / "check.log").exists()
@@ -178,7 +179,7 @@ def test_ctrl_c_has_the_trials_save(tmp_path):
     done = driver.wait()
     assert done.code == 143 and "0 of 4 trials are done, the others have saved" in done.err, done.out + done.err
     sweep.wait_until_gone()
-    assert json.loads((sweep.run(0) / "run.json").read_text())["status"] == "preempted"
+    assert json.loads((sweep.run(0) / "run.json").read_text())["status"] == "stopped"
     driver = sweep.start()
     assert sweep.until(lambda: "trial 0 continues: " in driver.out)
     os.kill(driver.process.pid, 15)

@@ -90,7 +90,7 @@ def test_mlflow_continues_its_run_and_keeps_first_parameters(place, caplog):
     import mlflow
 
     config = TrackerConfig.named("mlflow")(experiment="all", run_name="mine")
-    for steps, status in ((20, "preempted"), (30, "done")):
+    for steps, status in ((20, "stopped"), (30, "done")):
         tracker = config.build(place)
         tracker.describe("digits", {"trainer.train_steps": steps, **{f"many.{i}": i for i in range(150)}})
         tracker.end(Outcome(status=status))
@@ -98,7 +98,7 @@ def test_mlflow_continues_its_run_and_keeps_first_parameters(place, caplog):
         client = mlflow.MlflowClient(f"sqlite:///{place.directory}/mlflow.db")
         experiment = client.get_experiment_by_name("all")
         (run,) = client.search_runs([experiment.experiment_id])
-        assert run.info.status == {"preempted": "KILLED", "done": "FINISHED"}[status]
+        assert run.info.status == {"stopped": "KILLED", "done": "FINISHED"}[status]
     assert run.info.run_name == "mine"
     assert run.data.params == {
         "experiment": "digits",

@@ -45,7 +45,7 @@ def test_one_run_has_its_whole_config_and_its_checkpoints(tmp_path):
     for path in (tmp_path / "other").glob("ckpt-*"):
         path.rename(tmp_path / "run" / path.name)
     shown = content_of(tmp_path / "run")
-    assert shown["facts"][0] == ("Status", "preempted", "step 5 of 40")
+    assert shown["facts"][0] == ("Status", "stopped", "step 5 of 40")
     assert ["runtime.seed", "1", "--set"] in shown["config"]
     assert shown["checkpoints"][0]["role"].startswith("latest, damaged: ")
     assert (shown["runs"][0]["best"], shown["checkpoints"][0]["path"]) == (None, "run/ckpt-40")
@@ -61,7 +61,7 @@ def test_goodput_counts_steps_that_were_repeated_once(tmp_path):
 
 
 def test_a_sweep_is_shown_with_what_is_left_out(tmp_path, monkeypatch):
-    """N22: results of complete trials, shares of fields; a pruned trial is no best one, and has its status."""
+    """N22: results of complete trials, shares of fields; a pruned trial is no best one, and a note says it."""
     kinds.sweep(tmp_path)
     kinds.stand_in_for_sweeps(monkeypatch, tmp_path)
     kinds.change(tmp_path / "trials/2/run", best={"metric": "accuracy", "value": 0.99, "step": 10})
@@ -69,7 +69,8 @@ def test_a_sweep_is_shown_with_what_is_left_out(tmp_path, monkeypatch):
     assert shown["title"] == "Sweep of digits"
     assert shown["facts"][0] == ("Trials", "4", "2 complete, 1 pruned, 1 failed")
     assert shown["facts"][1][2].endswith("trial 0") or shown["facts"][1][2].endswith("trial 1")
-    assert (shown["runs"][0]["name"], shown["runs"][0]["status"]) == ("trial 2", "pruned")
+    assert (shown["runs"][0]["name"], shown["runs"][0]["status"]) == ("trial 2", "done")
+    assert shown["runs"][0]["notes"] == ["ended early: pruned by its sweep"]
     assert shown["sweep"]["trials"] == [[0, 0.5], [1, 0.75]]
     assert shown["sweep"]["left_out"] == ["1 pruned", "1 failed"]
     assert shown["sweep"]["importance"] == [["learning_rate", 0.75], ["seed", 0.25]]

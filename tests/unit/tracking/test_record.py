@@ -111,7 +111,7 @@ def test_a_restart_records_the_checkpoint_that_it_begins_with(model_dir):
 
 @pytest.mark.parametrize(
     ("exit_code", "status"),
-    [(0, "done"), (1, "failed"), (75, "failed"), (143, "preempted")],
+    [(0, "done"), (1, "failed"), (75, "failed"), (143, "stopped")],
 )
 def test_the_end_of_a_run_tells_its_exit_code(model_dir, exit_code, status):
     """N6: exit codes."""

@@ -67,11 +67,11 @@ def test_one_thread_makes_every_call_in_order():
     tracker.resume("validation", 3)
     tracker.rewind(50)
     assert inner.calls[-1] == ("rewind", 50)
-    tracker.end(Outcome(status="preempted"))
+    tracker.end(Outcome(status="stopped"))
     tracker.close()
     tracker.close()
     pairs = [call for step in range(100) for call in (("log", step), ("publish", step))]
-    last = [("resume", 3), ("rewind", 50), ("end", "preempted"), ("close",)]
+    last = [("resume", 3), ("rewind", 50), ("end", "stopped"), ("close",)]
     assert inner.calls == [("rewind", 7), ("describe", "digits"), *pairs, *last]
     (thread,) = inner.threads
     assert thread is not threading.current_thread()

@@ -383,7 +383,7 @@ def test_a_run_that_is_stopped_and_started_again_is_added_up(model_dir, monkeypa
         do(model_dir, stop=stop, mode="train")
     monkeypatch.undo()
     first = recorded(model_dir)
-    assert first["status"] == "preempted"
+    assert first["status"] == "stopped"
     stopped_at = first["steps"]["current"]
     assert first["time"]["attempts"][0]["seconds"]["actions"] > 0
     do(model_dir, mode="train")

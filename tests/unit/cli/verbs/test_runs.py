@@ -117,13 +117,13 @@ def test_fields_inside_lists_and_long_values_are_compared_too(record, capsys):
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [(143, "preempted"), (5, "stalled"), (4, "failed"), (1, "failed")],
+    [(0, "done"), (143, "stopped"), (5, "failed"), (1, "failed")],
 )
 def test_how_a_run_ended(record, capsys, code, status):
-    """N29: the status tells apart runs that were stopped, that stalled and that failed, these with their exit code."""
+    """N29: the status tells apart runs that are done, were stopped and failed, these with their exit code."""
     record("mine", code=code)
     assert f"digits {status} 20/40" in row(shown(capsys), "mine")
-    assert ("(exit code" in row(shown(capsys), "mine")) == (status == "failed")
+    assert (f"(exit code {code})" in row(shown(capsys), "mine")) == (status == "failed")
 
 
 def test_a_run_that_goes_on(record, capsys):
@@ -142,7 +142,7 @@ def test_a_run_on_another_machine_runs_while_its_lock_is_renewed(record, capsys)
     os.utime(folder / ".lock.json", (NOW - 5, NOW - 5))
     assert "digits running 20/40" in row(shown(capsys), "mine")
     os.utime(folder / ".lock.json", (NOW - 60, NOW - 60))
-    assert "digits died 20/40" in row(shown(capsys), "mine")
+    assert "digits lost 20/40" in row(shown(capsys), "mine")
 
 
 def test_a_run_whose_process_was_killed(record, capsys):
@@ -154,7 +154,7 @@ def test_a_run_whose_process_was_killed(record, capsys):
     (folder / "status.json").write_text(json.dumps(values))
     (folder / ".lock.json").write_text("{}")
     found = row(shown(capsys), "mine")
-    assert "digits died 21/40" in found
+    assert "digits lost 21/40" in found
     assert "(its record says running, but no process holds it)" in found
 
 
@@ -182,27 +182,30 @@ def test_damaged_and_half_written_files(record, capsys):
     assert "(run.json is damaged)" in row(lines, "cut")
     assert row(lines, "changed").startswith("digits done 20/40")
     assert row(lines, "vast").startswith("digits done 20/40")
-    assert row(lines, "gone").startswith("digits unknown")
+    assert row(lines, "gone").startswith("digits lost")
     assert "(params.yaml cannot be read: " in row(lines, "dark")
 
 
 def test_what_model_garden_left(tmp_path, capsys):
     """N29: a run of Model Garden's driver is shown as one, with steps, best metric and what differs."""
-    for name, steps in (("one", 40), ("two", 80)):
+    for name, steps in (("one", 40), ("two", 80), ("full", 20)):
         folder = tmp_path / "runs" / name
         (folder / "best_ckpt").mkdir(parents=True)
         (folder / "params.yaml").write_text(THEIRS.replace("train_steps: 40", f"train_steps: {steps}"))
         (folder / "ckpt-20.index").touch()
         (folder / "best_ckpt" / "info.json").write_text('{"accuracy": 0.5, "best_ckpt_global_step": 20.0}')
         os.utime(folder / "params.yaml", (NOW - 2 * HOUR, NOW - 2 * HOUR))
-    assert row(shown(capsys), "two") == "Model Garden 20/80 accuracy 0.5 2 h train_steps=80"
+    note = "(of Model Garden's driver, which records no status)"
+    assert row(shown(capsys), "two") == f"stopped 20/80 accuracy 0.5 2 h train_steps=80 {note}"
+    assert row(shown(capsys), "full").startswith("done 20/20")
 
 
 def test_checkpoints_alone(tmp_path, capsys):
     """N29: a folder with nothing but checkpoints is shown with their last step."""
     (tmp_path / "runs" / "bare").mkdir()
     (tmp_path / "runs" / "bare" / "ckpt-7.index").touch()
-    assert row(shown(capsys), "bare").startswith("unknown 7 (no run.json and no params.yaml")
+    start = "lost 7 (no params.yaml: its config is not known) (without a whole run.json its status is not known)"
+    assert row(shown(capsys), "bare") == start
 
 
 def test_folders_without_a_run(record, tmp_path, capsys, monkeypatch):
@@ -214,9 +217,9 @@ def test_folders_without_a_run(record, tmp_path, capsys, monkeypatch):
     (tmp_path / "runs" / "papers" / "text.md").touch()
     kinds.refuse_to_list(monkeypatch, "shut")
     lines = shown(capsys)
-    assert row(lines, "void") == "empty"
-    assert row(lines, "papers") == "no run"
-    assert row(lines, "shut") == "unreadable (cannot be listed: Permission denied)"
+    assert row(lines, "void") == "(is empty)"
+    assert row(lines, "papers") == "(holds no run)"
+    assert row(lines, "shut") == "(cannot be listed: Permission denied)"
     assert not any(".hidden" in line for line in lines)
 
 
@@ -359,4 +362,4 @@ def test_errors(capsys, words, message):
 def test_the_folder_of_the_workspace_is_the_default(workspace, capsys):
     """N29: without a folder it is `runs/` of the workspace, from anywhere in it."""
     (workspace / "runs" / "one").mkdir(parents=True)
-    assert row(shown(capsys), "one") == "empty"
+    assert row(shown(capsys), "one") == "(is empty)"

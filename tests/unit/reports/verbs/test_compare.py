@@ -161,7 +161,7 @@ def test_every_kind_of_directory_has_a_row_and_a_word_about_what_is_not_known(tm
     text = shown(capsys, "runs", f"--format={written}", "--metrics=accuracy").replace("\\", "")
     for name in {*kinds.KINDS, "shut"} - {"sweep", "nested"} | {"sweep/trials/3", "nested/group/two"}:
         assert name in text, name
-    for word in ("running", "died", "preempted", "pruned", "stalled", "failed", "Model Garden", "unknown", "no run"):
+    for word in ("running", "done", "stopped", "failed", "lost"):
         assert word in text, word
     for note in (
         "cannot be listed: Permission denied",
@@ -171,19 +171,21 @@ def test_every_kind_of_directory_has_a_row_and_a_word_about_what_is_not_known(tm
         "no params.yaml: its config is not known",
         "its record says running, but no process holds it",
         "error: the loss is NaN at step 25",
-        "no run.json and no params.yaml: only its checkpoints are known",
+        "of Model Garden's driver, which records no status",
+        "ended early: pruned by its sweep",
+        "holds no run",
     ):
         assert note in text, note
 
 
 def test_a_sweep_says_what_its_trials_are_compared_by(tmp_path, capsys, monkeypatch):
-    """N22: its objectives decide, beside the metrics of the configs; a pruned trial is pruned."""
+    """N22: its objectives decide, beside the metrics of the configs; a note says which was pruned."""
     kinds.sweep(tmp_path / "sweep")
     objective = {"metric": "validation_loss", "direction": "minimize"}
     kinds.stand_in_for_sweeps(monkeypatch, "sweep", objectives=[objective])
     head, first, *others = rows(shown(capsys, "sweep"))
     assert head[2] == "validation_loss ↓" and first[2] == "0.075"
-    assert [row[1] for row in others] == ["done", "pruned", "failed"]
+    assert [row[1] for row in others] == ["done", "done", "failed"]
 
 
 # Two runs.
@@ -203,7 +205,7 @@ def test_two_runs_in_all_that_differs(two, capsys):
     assert text.startswith("--- a\n+++ b\n\nRun\n\n")
     lines = [" ".join(line.split()) for line in text.splitlines()]
     for line in (
-        "status done preempted",
+        "status done stopped",
         "step 40/40 30/40",
         "data layout: replicas 1 2",
         "- 0.001 configs/rate.yaml:3",

@@ -42,8 +42,8 @@ def test_each_kind_of_directory_appears_with_a_word(tmp_path):
     assert cli.main(["report", "runs", "--output=r.html"]) == 0
     by_name = {run["name"]: run for run in data_of(tmp_path / "r.html")["runs"]}
     assert {name.partition("/")[0] for name in by_name} == {*kinds.KINDS, *kinds.HOSTILE}
-    words = ("running", "died", "pruned", "stalled", "empty")
-    assert [by_name[word]["status"] for word in words] == [*words]
+    words = {"running": "running", "lost": "lost", "pruned": "done", "stalled": "failed", "garden": "done", "empty": ""}
+    assert {word: by_name[word]["status"] for word in words} == words
     assert "run.json is damaged" in by_name["half_a_record"]["notes"]
     assert "damaged lines" in by_name["damaged_rows"]["notes"][0]
     assert "error: ValueError: the label 11 is no class" in by_name["failed"]["notes"]
