@@ -1,23 +1,21 @@
-"""What there is to see of the data of an experiment: its examples, their fields, how fast they are read, what is slow.
+"""What there is to see of the data of an experiment: how many examples, their fields, the first ones, their speed.
 
-Owns: reading some of each data section, without a model. Does not own: how it is shown (`cli/verbs/data.py`), building
-the data (`engine/train_iterator.py`).
+Owns: reading some, or all, of each data section, without a model. Does not own: how it is shown (`cli/verbs/data.py`),
+building the data (`engine/train_iterator.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from official_trainer.config import ConfigError, Problem
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.inputs.context import call_build_inputs, with_training_flag
-from official_trainer.inputs.source import as_array, flat
+from official_trainer.inputs.source import flat
 from official_trainer.lazy import tf
 from official_trainer.runs import run
 from official_trainer.runs.job import Job, check_ready, say_place
@@ -26,7 +24,7 @@ from official_trainer.user_code import during
 _SECONDS = 0.5  # that reading is measured
 _SHOWN = 3  # examples
 
-Seen = TypeVar("Seen")
+T = TypeVar("T")
 Field: TypeAlias = tuple[str, str, Sequence[int | None], Sequence[Any]]
 """A field of examples: its path, dtype and shape, and its values in the first ones."""
 
@@ -38,43 +36,23 @@ class SeenData:
     Attributes:
       section: its path.
       examples: how many there are; None if that is unknown.
-      fields: of an example in the `source`, if they are read by number, and as `build_inputs` puts it into a `batch`.
+      fields: of an example, as `build_inputs` puts it into a batch.
       speed: examples a second, without a model.
     """
 
     section: str
     examples: int | None
-    fields: Mapping[str, Sequence[Field]]
+    fields: Sequence[Field]
     speed: float
 
 
-def look(job: Job, names: Sequence[str]) -> Iterator[SeenData]:
-    """Yields what there is to see of the data sections `names`.
+def read(job: Job, names: Sequence[str], reader: Callable[[Any, Any, str], T]) -> Iterator[T]:
+    """Yields what a function of the task, a data section and its path returns: `look`, or `scan`.
 
     Raises:
       ConfigError: there is no such section, as in an experiment of several tasks.
       DataError: the data cannot be used.
     """
-    return _read(job, names, functools.partial(_seen, seed=job.config.runtime.seed))
-
-
-def scan(job: Job, names: Sequence[str], report: Callable[[str], object]) -> Iterator[tuple[str, int]]:
-    """Yields the path of each data section, and how many of its examples cannot be read.
-
-    Args:
-      job: as for `look`.
-      names: of the sections.
-      report: called with the place of each such example, and what is wrong with it.
-
-    Raises:
-      ConfigError: as `look`, or a pipeline has no examples by number and no record files.
-      DataError: the data cannot be used at all.
-    """
-    return _read(job, names, functools.partial(_scanned, report=report))
-
-
-def _read(job: Job, names: Sequence[str], read: Callable[[Any, Any, str], Seen]) -> Iterator[Seen]:
-    """Yields what a function of the task, a data section and its path returns; an error of the data has its line."""
     check_ready(job)
     run.import_tensorflow(quiet=job.quiet)
     from official_trainer.engine import process
@@ -91,14 +69,34 @@ def _read(job: Job, names: Sequence[str], read: Callable[[Any, Any, str], Seen])
                 raise ConfigError([Problem(what, f"task.{name}", fix=fix)])
             try:
                 with during(f"reading {name}", task=task, method="build_inputs"):
-                    seen = read(task, section, f"task.{name}")
+                    result = reader(task, section, f"task.{name}")
             except DataError as error:
                 say_place(error, job)
                 raise
-            yield seen
+            yield result
 
 
-def _scanned(task: Any, section: Any, path: str, *, report: Callable[[str], object]) -> tuple[str, int]:
+def look(task: Any, section: Any, path: str) -> SeenData:
+    """Reads the first batches of a data section."""
+    from official_trainer.engine.train_iterator import DatasetBuilder
+
+    builder = DatasetBuilder(task, section, training=path == "task.train_data", seed=0, section=path).separate()
+    with builder.errors_explained():
+        builder.build()
+        batches, context = iter(builder.of_pipeline), builder.context
+        fields = [_field(*path_and_leaf) for path_and_leaf in flat(next(batches, {}))]
+        speed = _speed(batches) or _speed(iter(builder.of_pipeline))  # if there was one batch
+        return SeenData(path, None if context is None else context.examples_per_epoch, fields, speed)
+
+
+def scan(task: Any, section: Any, path: str, *, report: Callable[[str], object]) -> tuple[str, int]:
+    """Reads all examples of a data section; returns its path, and how many cannot be read.
+
+    `report` is called with the place of each of these, and what is wrong with it.
+
+    Raises:
+      ConfigError: a pipeline has no examples by number and no record files.
+    """
     context = InputContext()
     context.section = path
     failed: DataError | None = None
@@ -118,39 +116,12 @@ def _scanned(task: Any, section: Any, path: str, *, report: Callable[[str], obje
     return path, count
 
 
-def _seen(task: Any, section: Any, path: str, *, seed: int) -> SeenData:
-    from official_trainer.engine.train_iterator import DatasetBuilder
-
-    builder = DatasetBuilder(task, section, training=path == "task.train_data", seed=seed, section=path).separate()
-    with builder.errors_explained():
-        builder.build()
-        context: Any = builder.context
-        batches, sources = iter(builder.of_pipeline), [source for source in context.sources if source.section == path]
-        fields = {"source": _of_source(sources[0].source)} if sources else {}
-        fields["batch"] = [_of_batch(*path_and_leaf) for path_and_leaf in flat(next(batches, {}))]
-        speed = _rate(batches) or _rate(iter(builder.of_pipeline))  # if there was one batch
-        return SeenData(path, context.examples_per_epoch, fields, speed)
-
-
-def _of_batch(path: str, leaf: Any) -> Field:
+def _field(path: str, leaf: Any) -> Field:
     values = leaf.numpy()[:_SHOWN] if isinstance(leaf, tf.Tensor) else ()  # not of ragged and sparse ones
     return path, leaf.dtype.name, leaf.shape[1:].as_list(), values
 
 
-def _of_source(source: Any) -> list[Field]:
-    """Returns the fields of the first examples, before transforms."""
-    examples: list[dict[str, Any]] = []
-    for index in range(min(len(source), _SHOWN)):
-        with contextlib.suppress(Exception):  # a bad one is an error of the pipeline, or left out there
-            examples.append({path: as_array(leaf, path) for path, leaf in flat(source[index])})
-    fields = examples[0] if examples else {}
-    return [
-        (path, str(a.dtype), a.shape, [example[path] for example in examples if path in example])
-        for path, a in fields.items()
-    ]
-
-
-def _rate(batches: Iterator[Any]) -> float:
+def _speed(batches: Iterator[Any]) -> float:
     """Returns how many examples come in a second."""
     start, examples = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < _SECONDS and (batch := next(batches, None)) is not None:

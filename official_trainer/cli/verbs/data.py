@@ -11,6 +11,7 @@ Does not own: reading them (`runs/seen_data.py`).
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -46,46 +47,39 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints each section as it was read."""
-    found = target.from_flags(arguments)
+    chosen = target.from_flags(arguments)
     from official_trainer.runs import seen_data
 
-    task, job = found.resolved.config.task, target.job_of(found, arguments, "eval")
+    task, job = chosen.resolved.config.task, target.job_of(chosen, arguments, "eval")
     names = _sections(task, arguments.split)
-    if arguments.scan:
-        return _scan(seen_data.scan(job, names, terminal.show))
-    for seen in seen_data.look(job, names):
-        terminal.show("\n".join([*_lines(seen, getattr(task, seen.section.partition(".")[2])), ""]))
-    return 0
-
-
-def _scan(counts: Iterator[tuple[str, int]]) -> int:
-    """Prints how many examples of each section cannot be read; returns the exit code."""
     code = 0
-    for section, count in counts:
-        code = ExitCode.DATA if count else code
-        terminal.show(f"{section}: {counted(count, 'example')} cannot be read" if count else f"{section}: is whole")
+    if arguments.scan:
+        for path, count in seen_data.read(job, names, functools.partial(seen_data.scan, report=terminal.show)):
+            code = ExitCode.DATA if count else code
+            terminal.show(f"{path}: {counted(count, 'example')} cannot be read" if count else f"{path}: is whole")
+    else:
+        for seen in seen_data.read(job, names, seen_data.look):
+            terminal.show("\n".join([*_lines(seen, getattr(task, seen.section.partition(".")[2])), ""]))
     return code
 
 
 def _sections(task: Any, split: str | None) -> list[str]:
     """Returns the sections to show: both, without validation data that is as its class has it beside other data."""
-    there = {name: section for name in _SPLITS if (section := getattr(task, name, None)) is not None}
-    own = [name for name, section in there.items() if section != type(section)()]
-    return [split] if split else own if own == ["train_data"] else list(there) or ["train_data"]
+    sections = {name: section for name in _SPLITS if (section := getattr(task, name, None)) is not None}
+    changed = [name for name, section in sections.items() if section != type(section)()]
+    return [split] if split else changed if changed == ["train_data"] else list(sections) or ["train_data"]
 
 
 def _lines(seen: SeenData, section: Any) -> Iterator[str]:
     count = "an unknown number of examples" if seen.examples is None else f"{seen.examples:,} examples"
     source = getattr(section, "source", None)
-    kind = f" from {source.type}" if source is not None else ""
-    yield terminal.paint(f"{seen.section}: {count}{kind}, in batches of {section.global_batch_size}", "bold")
-    rows = []
-    for place, fields in seen.fields.items():
-        rows.append((f"  in the {place}", "dtype", "shape", "first examples"))
-        for path, dtype, shape, values in fields:
-            name = "(example)" if path == "it" else shorten(path, 30)
-            sizes = "×".join("?" if size is None else str(size) for size in shape) or "-"
-            rows.append((f"  {name}", _TYPES.get(dtype, dtype), sizes, ", ".join(map(_value, values))))
+    origin = f" from {source.type}" if source is not None else ""
+    yield terminal.paint(f"{seen.section}: {count}{origin}, in batches of {section.global_batch_size}", "bold")
+    rows = [("  field", "dtype", "shape", "first examples")]
+    for path, dtype, shape, values in seen.fields:
+        name = "(example)" if path == "it" else shorten(path, 30)
+        sizes = "×".join("?" if size is None else str(size) for size in shape) or "-"
+        rows.append((f"  {name}", _TYPES.get(dtype, dtype), sizes, ", ".join(map(_value, values))))
     yield from terminal.table((), rows, fit=terminal.table_width())
     yield f"  reading: {seen.speed:,.0f} examples/s, without a model"
 
@@ -100,5 +94,5 @@ def _value(value: Any) -> str:
         return f"'{shorten(array.item().decode(errors='replace'), 24)}'" if is_one else f"{array.size} values"
     is_many = array.size > 4
     numbers = [array.min().item(), array.max().item()] if is_many else array.ravel().tolist()
-    texts = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in numbers]
+    texts = [f"{number:.4g}" if isinstance(number, float) else str(number) for number in numbers]
     return " to ".join(texts) if is_many else f"[{', '.join(texts)}]" if array.ndim else texts[0]

@@ -1,6 +1,7 @@
 """What `data` reads of the data of an experiment."""
 
 import dataclasses
+import functools
 import re
 
 import pytest
@@ -49,35 +50,38 @@ def job_of(experiment, *sets):
 
 
 def look(experiment, *sets, names=("train_data", "validation_data")):
-    return list(seen_data.look(job_of(experiment, *sets), names))
+    return list(seen_data.read(job_of(experiment, *sets), names, seen_data.look))
+
+
+def scan(experiment, *sets, names, report):
+    return list(seen_data.read(job_of(experiment, *sets), names, functools.partial(seen_data.scan, report=report)))
 
 
 def test_records_and_arrays(tmp_path, monkeypatch):
-    """N45: examples by number have their source and their batches, other data its batches; nothing is written."""
+    """N45: how many, the fields of a batch with the values of three examples, speed; nothing is written."""
     monkeypatch.chdir(tmp_path)
     training, validation = look("seen_records")
     assert training.section == "task.train_data" and training.examples == 100
-    (path, dtype, _, values), *others = training.fields["source"]
-    assert (path, dtype, [each.tolist() for each in values], others) == ("it", "object", [b"0", b"1", b"2"], [])
-    assert [field[:3] for field in training.fields["batch"]] == [("[0]", "float32", [1]), ("[1]", "float32", [])]
+    assert [field[:3] for field in training.fields] == [("[0]", "float32", [1]), ("[1]", "float32", [])]
     assert training.speed > 0 and validation.examples == len(toy.FEATURES)
-    ((path, _, _, values),) = validation.fields["batch"]
-    assert (path, len(values), list(validation.fields)) == ("x", 3, ["batch"])
+    ((path, _, _, values),) = validation.fields
+    assert (path, values.tolist()) == ("x", toy.FEATURES[:3].tolist())
     assert validation.speed > 0 and not list(tmp_path.iterdir())
 
 
 def test_a_scan_counts_and_lists_bad_examples(monkeypatch):
     """N45: of each section, the first example too; where there is nothing to scan, the section is named."""
     lines = []
-    counts = seen_data.scan(job_of("points_run", "task.bad=[0, 7]"), ["train_data", "validation_data"], lines.append)
-    assert [*counts] == [("task.train_data", 2), ("task.validation_data", 2)]
+    both = ["train_data", "validation_data"]
+    counts = scan("points_run", "task.bad=[0, 7]", names=both, report=lines.append)
+    assert counts == [("task.train_data", 2), ("task.validation_data", 2)]
     said = [f"{{}}: example {number}: its checksum is wrong" for number in (0, 7)]
-    assert lines == [each.format(f"task.{name}") for name in ("train_data", "validation_data") for each in said]
+    assert lines == [line.format(f"task.{name}") for name in both for line in said]
     with pytest.raises(ConfigError, match=r"task\.validation_data: has no examples by their number and no record"):
-        list(seen_data.scan(job_of("seen_records"), ["train_data", "validation_data"], lines.append))
+        scan("seen_records", names=both, report=lines.append)
     monkeypatch.setattr(points_run.Points, "__len__", lambda self: 0)
     with pytest.raises(DataError, match="the training data are empty"):
-        list(seen_data.scan(job_of("points_run"), ["train_data"], lines.append))
+        scan("points_run", names=["train_data"], report=lines.append)
 
 
 @pytest.mark.parametrize("index", [0, 50])

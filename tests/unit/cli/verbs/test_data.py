@@ -55,10 +55,7 @@ def test_a_value_is_short(value, shown):
 SEEN = types.SimpleNamespace(
     section="task.train_data",
     examples=1234,
-    fields={
-        "source": [("it", "object", (), [b"x" * 99])],
-        "batch": [("[0]", "float32", (None, 8), [np.arange(8.0)])],
-    },
+    fields=[("name", "string", (), [b"x" * 99]), ("[0]", "float32", (None, 8), [np.arange(8.0)])],
     speed=10_000.4,
 )
 
@@ -66,16 +63,15 @@ SEEN = types.SimpleNamespace(
 def test_what_was_read_is_printed(workspace, monkeypatch, capsys):
     """N45: count, schema, values and speed, in 80 columns."""
     asked = []
-    monkeypatch.setattr(seen_data, "look", lambda job, names: (asked.append((job.mode, names)), [SEEN])[1])
+    monkeypatch.setattr(seen_data, "read", lambda job, names, _: (asked.append((job.mode, names)), [SEEN])[1])
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["data", "my_experiment", "--split=train_data"]) == 0
     assert asked == [("eval", ["train_data"])]
     assert capsys.readouterr().out.splitlines() == [
         "task.train_data: 1,234 examples, in batches of 32",
-        "  in the source  dtype    shape  first examples",
-        "  (example)      text     -      'xxxxxxxxxxxx…xxxxxxxxxx'",
-        "  in the batch   dtype    shape  first examples",
-        "  [0]            float32  ?×8    0 to 7",
+        "  field  dtype    shape  first examples",
+        "  name   text     -      'xxxxxxxxxxxx…xxxxxxxxxx'",
+        "  [0]    float32  ?×8    0 to 7",
         "  reading: 10,000 examples/s, without a model",
         "",
     ]
@@ -86,13 +82,17 @@ def test_what_was_read_is_printed(workspace, monkeypatch, capsys):
 def test_a_scan_ends_with_the_code_of_data(workspace, monkeypatch, capsys):
     """N45: each bad example is a line, each section has its number."""
 
-    def scan(job, names, report):
-        for name, count in zip(names, (2, 0), strict=True):
-            for number in range(count):
-                report(f"task.{name}: a.csv:{number}: x is null")
-            yield f"task.{name}", count
+    def scan(task, section, path, *, report):
+        count = 2 if path == "task.train_data" else 0
+        for number in range(count):
+            report(f"{path}: a.csv:{number}: x is null")
+        return path, count
+
+    def read(job, names, reader):
+        return [reader(None, None, f"task.{name}") for name in names]
 
     monkeypatch.setattr(seen_data, "scan", scan)
+    monkeypatch.setattr(seen_data, "read", read)
     assert cli.main(["data", "my_experiment", "--scan"]) == 3
     assert capsys.readouterr().out.splitlines() == [
         "task.train_data: a.csv:0: x is null",
@@ -100,5 +100,4 @@ def test_a_scan_ends_with_the_code_of_data(workspace, monkeypatch, capsys):
         "task.train_data: 2 examples cannot be read",
         "task.validation_data: is whole",
     ]
-    monkeypatch.setattr(seen_data, "scan", lambda job, names, report: [("task.train_data", 0)])
-    assert cli.main(["data", "my_experiment", "--scan", "--split=train_data"]) == 0
+    assert cli.main(["data", "my_experiment", "--scan", "--split=validation_data"]) == 0
