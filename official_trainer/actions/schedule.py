@@ -23,7 +23,6 @@ from official_trainer.config.decode import normalised
 from official_trainer.config.errors import ConfigError, Problem
 from official_trainer.config.when import Moment, Span
 from official_trainer.errors import ExitCode, UserError, describe_error
-from official_trainer.nearest import nearest
 from official_trainer.shown import shorten
 from official_trainer.stopping import PreemptedError
 from official_trainer.tasks import contract
@@ -33,19 +32,15 @@ _logger = logging.getLogger(__name__)
 
 _SHOWN_FRAMES = 4
 
-_HOOKS = ("on_start", "on_step", "on_eval", "on_trace", "on_stall", "on_end")
-_CALLS = {
+_HOOKS = {
     "on_start": ("run",),
     "on_step": ("run",),
     "on_eval": ("run, logs",),
     "on_trace": ("run, trace",),
     "on_stall": ("run, reason",),
     "on_end": ("run, failure",),
-    "monitored": ("",),
-    "needed_checkpoints": ("planned",),
-    "state": ("",),
-    "restore": ("state",),
 }
+_CALLS = {**_HOOKS, "monitored": ("",), "needed_checkpoints": ("planned",), "state": ("",), "restore": ("state",)}
 _MAY_ASSIGN = ("on_step", "on_eval")
 """The hooks that a run which is killed and continued calls as an unbroken one does."""
 
@@ -109,13 +104,8 @@ class _Entry:
     def __init__(self, source: Any, clock: Callable[[], float]) -> None:
         self.action = as_action(source)
         action, cls = self.action, type(self.action)
-        hook_names = [name for name in dir(Action) if name.startswith("on_")]
-        for name in (member for member in dir(cls) if member.startswith("on_") and member not in hook_names):
-            if callable(getattr(cls, name)):
-                meant = (nearest(name, hook_names) or [", ".join(_HOOKS)])[0]
-                _logger.warning("nothing calls %s.%s; did you mean %s?", cls.__name__, name, meant)
-        contract.check_calls(self.action, _CALLS, on_error=self.action.on_error)
-        self.action.name = self.action.name or type(self.action).__name__
+        contract.check_calls(action, _CALLS, on_error=action.on_error)
+        action.name = action.name or cls.__name__
         if not isinstance(action.when, When):
             raise TypeError(
                 f"action '{action.name}': `when` is {shorten(repr(action.when))}; it must be a When of "
@@ -131,7 +121,7 @@ class _Entry:
         self.spent_seconds = 0.0
         self._clock = clock
         self._is_disabled = False
-        self._began_seconds = self._ended_seconds = 0.0
+        self.start_clock()
 
     def start_clock(self) -> None:
         """Counts the seconds of `every_seconds` from now."""
@@ -169,14 +159,6 @@ class _Entry:
         if "on_eval" not in self.hooks:
             return self.call_step(run, moment)
         return self.call("on_eval", run, logs) if self.is_due(moment) else []
-
-    def call_stall(self, run: Run, reason: str) -> None:
-        """Calls `on_stall`, from any thread; an error is logged, because nothing can be done about it any more."""
-        if "on_stall" in self.hooks and not self._is_disabled:
-            try:
-                self.action.on_stall(run, reason)
-            except Exception as error:
-                _logger.error("action '%s': %s", self.action.name, describe_error(error))
 
     def call(self, hook: str, run: Run, *arguments: Any) -> list[Request]:
         """Calls a hook if the action has it, does what concerns this action alone, and returns its other requests."""
@@ -291,9 +273,8 @@ class Schedule:
             entry.start_clock()
         end, span = run.state.end_step, run.state.span
         stepping = [e.action for e in self._entries if "on_step" in e.hooks and e.action.when.is_foreseeable]
-        if idle := [
-            action.name for action in stepping if end is not None and action.when.next_step(0, end, span) is None
-        ]:
+        idle = [action.name for action in stepping if end is not None and action.when.next_step(0, end, span) is None]
+        if idle:
             names = ", ".join(idle)
             _logger.warning("these actions are due at no step up to %s, where training ends: %s", end, names)
         requests = self._repeated_stop() + self._requests(lambda entry: entry.call("on_start", run))
@@ -336,7 +317,10 @@ class Schedule:
     def stall(self, reason: object) -> None:
         """Calls every `on_stall`, from the thread that ends the process; errors are logged."""
         for entry in self._entries if self._has_begun else ():
-            entry.call_stall(self._begun, str(reason))
+            try:
+                entry.call("on_stall", self._begun, str(reason))
+            except ActionError as error:  # nothing can be done about it any more
+                _logger.error("%s", error)
 
     def end(self, failure: BaseException | None) -> None:
         """Calls every `on_end`, also when one fails; then raises the first error, unless the run has failed."""

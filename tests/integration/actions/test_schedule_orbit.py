@@ -7,7 +7,7 @@ from official.core import config_definitions
 
 from official_trainer import files
 from official_trainer.actions.action import Callback
-from official_trainer.actions.learning_rate import LearningRateConfig
+from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.engine.events import DueSteps
@@ -82,6 +82,6 @@ def test_callables_of_one_name_are_told_apart():
 
 
 def _named(name):
-    action = LearningRateConfig(name=name).build()
+    action = ReplicaIntegrityConfig(name=name).build()
     action.name = name
     return action

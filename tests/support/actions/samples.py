@@ -6,7 +6,6 @@ SAMPLES = {
     "command": "{type: command, events: [start, eval, end], argv: ['true', '{event}', '{step}']}",
     "early_stopping": "{type: early_stopping, monitor: accuracy, patience: 50}",
     "export_saved_model": "{type: export_saved_model}",
-    "learning_rate": "{type: learning_rate, when: {every: 7}}",
     "profile": "{type: profile, when: {at_steps: [11]}, steps: 2}",
     "publish_environment": "{type: publish_environment}",
     "publish_intermediates": "{type: publish_intermediates, when: {exponential: {start: 3}}}",

@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.digits import CNNConfig, DigitsConfig, DigitsModel, DigitsTask, convolutions, experiment, load_digits
 from official_trainer import inputs
-from official_trainer.actions.learning_rate import LearningRateConfig
+from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig
 from official_trainer.config import DataConfig, ExperimentConfig, When
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
@@ -118,6 +118,6 @@ def digits_chaos() -> ExperimentConfig:
     trainer = base.trainer.replace(
         train_steps=48, steps_per_loop=7, summary_interval=5, checkpoint_interval=6, validation_interval=26,
         max_to_keep=2, on_data_end="repeat", optimizer_config=optimizer,
-        actions=(LearningRateConfig(when=When(every=4)),),
+        actions=(ReplicaIntegrityConfig(when=When(every=4)),),
     )  # fmt: skip
     return base.replace(task=task, trainer=trainer)

@@ -68,7 +68,7 @@ FALLING_BACK = digits(
     name="falling-back",
 )
 ACTIONS = """trainer.actions=[
-  {type: learning_rate, when: {every: 4}}, {type: publish_intermediates, when: {every: 10}},
+  {type: replica_integrity, when: {every: 4}}, {type: publish_intermediates, when: {every: 10}},
   {type: early_stopping, monitor: validation_loss, patience: 3, restore_best: false},
   {type: checkpoint, monitor: accuracy, max_to_keep: 2}, {type: average_checkpoints, last: 2},
   {type: export_saved_model, when: {every: 15}, max_to_keep: 2}]"""

@@ -418,12 +418,11 @@ def test_a_syntax_error_elsewhere_leaves_the_name_unknown(tmp_path, monkeypatch)
     assert found.code == 2
 
 
-def test_methods_and_hooks_that_nothing_calls_are_said(tmp_path, monkeypatch):
-    """N28: a misspelled one is not called, so the task would train without it, and the action would do nothing."""
-    changes = {"def build_metrics": "def build_metircs", "def on_step(self, run)": "def on_stepp(self, run)"}
+def test_methods_that_nothing_calls_are_said(tmp_path, monkeypatch):
+    """N28: a misspelled one is not called, so the task would train without it."""
+    changes = {"def build_metrics": "def build_metircs"}
     found = mistakes.outcome(Mistake(name="", changes=changes, verb="check"), tmp_path, monkeypatch)
     assert "nothing calls TicketsTask.build_metircs; did you mean build_metrics?" in " ".join(found.text.split())
-    assert "nothing calls Counter.on_stepp; did you mean on_step?" in " ".join(found.text.split())
     assert found.code == 0, found.text
 
 

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 import yaml
 
-from official_trainer.actions.learning_rate import LearningRateConfig
+from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import (
     ConfigError,
@@ -45,16 +45,16 @@ def said(text, base=None):
 
 def test_type_chooses_the_class():
     """B1: a mapping, or the type alone; typed and checked like the rest."""
-    found = action("{type: learning_rate, name: fine, when: {every: 5}, priority: -1, on_error: warn}")
-    assert found == LearningRateConfig(name="fine", when=When(every=5), priority=-1, on_error="warn")
-    assert action("learning_rate") == LearningRateConfig()
-    assert found.type == "learning_rate"
+    found = action("{type: replica_integrity, name: fine, when: {every: 5}, priority: -1, on_error: warn}")
+    assert found == ReplicaIntegrityConfig(name="fine", when=When(every=5), priority=-1, on_error="warn")
+    assert action("replica_integrity") == ReplicaIntegrityConfig()
+    assert found.type == "replica_integrity"
 
 
 def test_dump_and_reload_are_equal():
     """B1, N7: with nested triggers; nothing of a trigger is written that is not set."""
     before = resolved(
-        "[learning_rate, {type: learning_rate, name: b, when: {any: [after_eval, {not: {every: 5}}, "
+        "[replica_integrity, {type: replica_integrity, name: b, when: {any: [after_eval, {not: {every: 5}}, "
         "{exponential: {start: 3}}, {every_seconds: 2, measure_from: start}]}}]"
     )
     text = dump(before)
@@ -69,15 +69,15 @@ def test_dump_and_reload_are_equal():
 
 def test_the_same_in_python():
     """B1: a factory writes what YAML would say, and overrides go on from there."""
-    base = ExperimentConfig(trainer=TrainerConfig(actions=(LearningRateConfig(when=When(every=7)),)))
+    base = ExperimentConfig(trainer=TrainerConfig(actions=(ReplicaIntegrityConfig(when=When(every=7)),)))
     assert (
         resolve(base).config.trainer.actions
-        == resolved("[{type: learning_rate, when: {every: 7}}]").config.trainer.actions
+        == resolved("[{type: replica_integrity, when: {every: 7}}]").config.trainer.actions
     )
     changed = resolve(
-        base, sets=["trainer.actions[0].when={at_end: true}", "trainer.actions+=[{type: learning_rate, name: b}]"]
+        base, sets=["trainer.actions[0].when={at_end: true}", "trainer.actions+=[{type: replica_integrity, name: b}]"]
     )
-    assert [a.when for a in changed.config.trainer.actions] == [When(at_end=True), When(n_times=100)]
+    assert [a.when for a in changed.config.trainer.actions] == [When(at_end=True), When(after_summary=True)]
     assert resolve(base, sets=["trainer.actions[0].when=after_eval"]).config.trainer.actions[0].when == When(
         after_eval=True
     )
@@ -85,74 +85,74 @@ def test_the_same_in_python():
 
 def test_explain_knows_the_field():
     """N8: also the one whose name is a keyword."""
-    found = resolved("[{type: learning_rate, when: {not: {every: 3}}}]")
+    found = resolved("[{type: replica_integrity, when: {not: {every: 3}}}]")
     assert "at the multiples of this step" in explain(found, "trainer.actions[0].when.not.every")
     assert "the steps at which this is not due" in explain(found, "trainer.actions[0].when")
 
 
 def test_a_changed_trigger_is_one_change():
     """N9: said as a whole, and undone as a whole."""
-    before = yaml.safe_load(dump(resolved("[{type: learning_rate, when: {every: 3}}]")))
-    (change,) = differences(before, resolved("[{type: learning_rate, when: {not: {every: 3}}}]"))
+    before = yaml.safe_load(dump(resolved("[{type: replica_integrity, when: {every: 3}}]")))
+    (change,) = differences(before, resolved("[{type: replica_integrity, when: {not: {every: 3}}}]"))
     assert (change.path, change.before, change.after) == (
         "trainer.actions[0].when",
         {"every": 3},
         {"not": {"every": 3}},
     )
-    assert resolve(resolved("[learning_rate]").config, sets=list(change.undo)).config.trainer.actions[0].when == When(
-        every=3
-    )
+    assert resolve(resolved("[replica_integrity]").config, sets=list(change.undo)).config.trainer.actions[
+        0
+    ].when == When(every=3)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (
-            "[{type: learning_rat}]",
-            "trainer.actions[0].type: unknown type 'learning_rat'; allowed: ",
+            "[{type: replica_integrit}]",
+            "trainer.actions[0].type: unknown type 'replica_integrit'; allowed: ",
         ),
-        ("[{type: learning_rat}]", "did you mean 'learning_rate'?"),
-        ("[{type: learning_rat}]", "or add actions/learning_rat.py to the workspace"),
+        ("[{type: replica_integrit}]", "did you mean 'replica_integrity'?"),
+        ("[{type: replica_integrit}]", "or add actions/replica_integrit.py to the workspace"),
         ("[{when: at_end}]", "trainer.actions[0]: needs type; one of "),
         (
-            "[learning_rate, learning_rate]",
-            "trainer.actions[1]: is the second action called learning_rate; give one of",
+            "[replica_integrity, replica_integrity]",
+            "trainer.actions[1]: is the second action called replica_integrity; give one of",
         ),
         (
-            "[{type: learning_rate, wen: at_end}]",
-            "trainer.actions[0].wen: unknown field of LearningRateConfig; did you mean 'when'",
+            "[{type: replica_integrity, wen: at_end}]",
+            "trainer.actions[0].wen: unknown field of ReplicaIntegrityConfig; did you mean 'when'",
         ),
         (
-            "[{type: learning_rate, when: {evry: 3}}]",
+            "[{type: replica_integrity, when: {evry: 3}}]",
             "trainer.actions[0].when.evry: unknown field of When; did you mean 'every'",
         ),
-        ("[{type: learning_rate, when: {every: 0}}]", "trainer.actions[0].when.every: must be at least 1, got 0"),
+        ("[{type: replica_integrity, when: {every: 0}}]", "trainer.actions[0].when.every: must be at least 1, got 0"),
         (
-            "[{type: learning_rate, when: at_and}]",
+            "[{type: replica_integrity, when: at_and}]",
             "actions[0].when: must be a section (When) or after_eval, after_summary, at_end, got 'at_and'",
         ),
         (
-            "[{type: learning_rate, when: at_and}]",
+            "[{type: replica_integrity, when: at_and}]",
             "got 'at_and'; did you mean 'at_end'?",
         ),
-        ("[{type: learning_rate, when: {}}]", "when.every: or another trigger must be set: every, at_steps"),
+        ("[{type: replica_integrity, when: {}}]", "when.every: or another trigger must be set: every, at_steps"),
         (
-            "[{type: learning_rate, when: {every: 3, at_end: true}}]",
+            "[{type: replica_integrity, when: {every: 3, at_end: true}}]",
             "when.at_end: cannot be set together with every; combine them by any: […] or all: […]",
         ),
-        ("[{type: learning_rate, when: {any: []}}]", "when.any: must name at least one trigger"),
-        ("[{type: learning_rate, when: {at_steps: []}}]", "when.at_steps: must name at least one step"),
-        ("[{type: learning_rate, when: {at_end: false}}]", "when.at_end: cannot be false; write not: at_end"),
+        ("[{type: replica_integrity, when: {any: []}}]", "when.any: must name at least one trigger"),
+        ("[{type: replica_integrity, when: {at_steps: []}}]", "when.at_steps: must name at least one step"),
+        ("[{type: replica_integrity, when: {at_end: false}}]", "when.at_end: cannot be false; write not: at_end"),
         (
-            "[{type: learning_rate, when: {every: 3, measure_from: end}}]",
+            "[{type: replica_integrity, when: {every: 3, measure_from: end}}]",
             "when.measure_from: has no effect without every_seconds",
         ),
         (
-            "[{type: learning_rate, when: {every: 3, call_on_end: true}}]",
+            "[{type: replica_integrity, when: {every: 3, call_on_end: true}}]",
             "when.call_on_end: has no effect without every_seconds or exponential",
         ),
         (
-            "[{type: learning_rate, when: {exponential: {factor: 1}}}]",
+            "[{type: replica_integrity, when: {exponential: {factor: 1}}}]",
             "exponential.factor: must be greater than 1, got 1",
         ),
     ],
@@ -164,7 +164,9 @@ def test_messages(text, message):
 
 def test_config_of_an_action_says_when_and_how():
     """G1: name, priority and policy go to the action that is built."""
-    schedule = Schedule([action("{type: learning_rate, name: x, when: {every: 3}, priority: 7, on_error: disable}")])
+    schedule = Schedule(
+        [action("{type: replica_integrity, name: x, when: {every: 3}, priority: 7, on_error: disable}")]
+    )
     (built,) = schedule.actions
     assert (built.name, built.priority, built.on_error, built.when) == ("x", 7, "disable", When(every=3))
 
@@ -219,7 +221,7 @@ def test_an_own_action_is_one_file(workspace):
     assert (found.type, found.times, found.build().times) == ("greet", 3, 3)
     assert "must be at least 1, got 0" in said("[{type: greet, times: 0}]")[0]
     assert list(ActionConfig.names())[-1] == "greet"
-    assert action("learning_rate").type == "learning_rate"
+    assert action("replica_integrity").type == "replica_integrity"
 
 
 @pytest.mark.parametrize(
@@ -241,10 +243,10 @@ def test_an_own_action_that_is_wrong_is_said(workspace, text, message):
 
 def test_a_name_that_is_there_twice_is_refused(workspace):
     """T14: ours and the workspace's."""
-    (workspace / "actions" / "learning_rate.py").write_text(textwrap.dedent(OWN))
+    (workspace / "actions" / "replica_integrity.py").write_text(textwrap.dedent(OWN))
     assert (
-        "exists twice, in the package and in the workspace; rename actions/learning_rate.py"
-        in said("[learning_rate]")[0]
+        "exists twice, in the package and in the workspace; rename actions/replica_integrity.py"
+        in said("[replica_integrity]")[0]
     )
 
 
@@ -293,13 +295,13 @@ def test_an_action_and_a_tracker_of_installed_packages(package):
 
 def test_what_has_a_file_is_used_without_asking_for_packages(workspace, package, monkeypatch):
     """T27: neither another package nor reading what is installed changes what was there before."""
-    package(SHOUT, "learning_rate")
+    package(SHOUT, "replica_integrity")
     package(SHOUT, "greet", package="others")
     (workspace / "actions" / "greet.py").write_text(textwrap.dedent(OWN))
-    assert set(ActionConfig.names()) >= {"greet", "learning_rate"}
+    assert set(ActionConfig.names()) >= {"greet", "replica_integrity"}
     monkeypatch.setattr(installed, "points", None)
     assert action("greet").build().times == 1
-    assert action("learning_rate") == LearningRateConfig()
+    assert action("replica_integrity") == ReplicaIntegrityConfig()
 
 
 @pytest.mark.parametrize(
