@@ -7,9 +7,8 @@ Owns: this grammar, and writing values in it (`format_override`).
     item      = path, ws, ( "=" | "+=" ), ws, value ;
     path      = key, { ".", key | "[", [ "-" ], digit, { digit }, "]" } ;
     key       = ( letter | digit | "_" ), { letter | digit | "_" | "-" } | quoted ;
-    value     = flow | quoted | bare ;
-    flow      = balanced "[…]" or "{…}", followed by sep or end ;
-    quoted    = "'", { char - "'" | "''" }, "'" | '"', { char - '"' | "\", char }, '"', followed by sep or end ;
+    value     = yaml | bare ;
+    yaml      = balanced "[…]" or "{…}", or text in quotes, followed by sep or end: YAML on one line ;
     bare      = { char } up to the first sep outside brackets that is followed by path, ( "=" | "+=" ), or end ;
 
 Does not own: what the values mean (`decode.py`). So `/a/b,/c/d`, `train[:90%]`, `a=b` and `it's` need no quotes.
@@ -18,13 +17,11 @@ Does not own: what the values mean (`decode.py`). So `/a/b,/c/d`, `train[:90%]`,
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.config import fields, limits
+from official_trainer.config import fields
 from official_trainer.config.errors import Origin
 from official_trainer.config.reading import Node, Reader, node_at
 from official_trainer.config.text import flow
@@ -36,12 +33,9 @@ _SPACE = re.compile(r"\s*")
 _YAML_FIELD = re.compile(rf"(?:\s|#[^\n]*\n)*{fields.PATH}\s*:(?:\s|$)")
 _FILE = re.compile(r"\S.*\.(ya?ml|json)", re.IGNORECASE)
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
-_FLOW = re.compile(rf"[\[{{,:]\s*(?:{_QUOTED.pattern}|(['\"]))?|[\]}}]", re.DOTALL)
-"""Brackets, and quoted text where YAML reads it as such: after a bracket, comma or colon; or a quote without an end."""
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_BRACKET = re.compile(rf"[\[{{,:]\s*(?:{_QUOTED.pattern})?|[]}}()]", re.DOTALL)
+"""Brackets, and quoted text where YAML reads it as such: after a bracket, comma or colon."""
 _OPENING = {")": "(", "]": "[", "}": "{"}
-_MOST_SCANS = 4
-_ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 
 
 def is_file(text: str) -> bool:
@@ -74,7 +68,7 @@ class _Parser:
         self._flag = flag
         self._reader = reader
         self._single = single
-        self._num_scanned = 0
+        self._partner = _bracket_pairs(text)
 
     def items(self) -> Iterator[Node]:
         at = 0
@@ -97,38 +91,14 @@ class _Parser:
             at = self._next(end)
 
     def _value(self, at: int) -> tuple[Node | None, int]:
-        first = self._text[at : at + 1]
-        if first in ("[", "{") and self._ends_value(end := self._flow_end(at)):
-            return self._reader.text(self._text[at:end], self._origin(at)), end
         quote = _QUOTED.match(self._text, at)
-        if quote and self._ends_value(end := quote.end()):
-            mark = self._scalar(at, end)
-            inside = mark.value[1:-1]
-            try:
-                text = inside.replace("''", "'") if mark.value[0] == "'" else _ESCAPE.sub(_unescape, inside)
-            except ValueError as error:
-                self._reader.problems.append(mark.problem(str(error), fix="write the character itself"))
-                return None, end
-            return dataclasses.replace(mark, value=text, quoted=True), end
+        end = quote.end() if quote else self._partner.get(at, -1) + 1
+        if end and self._text[at] != "(" and self._ends_value(end):
+            return self._reader.text(self._text[at:end], self._origin(at)), end
         end = len(self._text) if self._single else self._bare_end(at)
-        stop = at + len(self._text[at:end].rstrip())
-        return self._scalar(at, stop), end
-
-    def _flow_end(self, at: int) -> int:
-        """Returns the index after the bracket that closes the one at `at`, minding quotes; -1 if none does."""
-        depth = 0
-        for token in _FLOW.finditer(self._text, at):
-            self._num_scanned += 1
-            if self._num_scanned > _MOST_SCANS * len(self._text):
-                return -1  # many brackets are not closed: each of them is looked for up to the end
-            depth += (token[0][0] in "[{") - (token[0] in "]}")
-            if depth == 0 or token[1]:
-                return -1 if token[1] else token.end()
-        return -1
+        return self._scalar(at, at + len(self._text[at:end].rstrip())), end
 
     def _ends_value(self, end: int) -> bool:
-        if end < 0:
-            return False
         return self._is_space_from(end) or (not self._single and _SEPARATOR.match(self._text, end) is not None)
 
     def _is_space_from(self, at: int) -> bool:
@@ -148,10 +118,6 @@ class _Parser:
                 i = self._partner.get(i, i) + 1
         return len(self._text)
 
-    @functools.cached_property
-    def _partner(self) -> dict[int, int]:
-        return _bracket_pairs(self._text)
-
     def _next(self, at: int) -> int:
         separator = _SEPARATOR.match(self._text, at)
         return separator.end() if separator else at
@@ -165,31 +131,21 @@ class _Parser:
         return Origin("flag", self._flag, line, column, self._text)
 
 
-def _unescape(match: re.Match[str]) -> str:
-    """Returns the character of an escape; a backslash before anything else, as in a Windows path, is itself."""
-    code = match[1]
-    if len(code) == 1:
-        return _ESCAPED.get(code, match[0])
-    number = int(code[1:], 16)
-    if number > sys.maxunicode or limits.unstorable(chr(number)):
-        raise ValueError(f"{match[0]} is not a character of Unicode")
-    return chr(number)
-
-
 def _bracket_pairs(text: str) -> dict[int, int]:
     """Returns the index of the closing bracket for each opening one that has a partner."""
     pairs: dict[int, int] = {}
     waiting: list[int] = []
     num_waiting = dict.fromkeys("([{", 0)
-    for i, char in enumerate(text):
+    for token in _BRACKET.finditer(text):
+        char, index = token[0][0], token.start()
         if char in num_waiting:
-            waiting.append(i)
+            waiting.append(index)
             num_waiting[char] += 1
         elif opening := _OPENING.get(char):
             while num_waiting[opening]:
                 start = waiting.pop()
                 num_waiting[text[start]] -= 1
                 if text[start] == opening:
-                    pairs[start] = i
+                    pairs[start] = index
                     break
     return pairs

@@ -37,6 +37,7 @@ _SAID = (
     ("did not find expected ',' or", "", "a bracket is not closed, or a comma is missing"),
     ("did not find expected key", "", "correct the indentation, or the quotes before this place"),
     ("found unexpected end of stream", "", "a quote is not closed"),
+    ("found unknown escape character", "", "in double quotes write two backslashes for one, or take single quotes"),
 )
 """What PyYAML says, what that means if its words do not say it, and the fix."""
 MARK = "#official-trainer: "

@@ -160,8 +160,8 @@ OVERRIDES = {
     "commas": ([TEXT + " , " * 30_000 + "b"], ""),
     "commas and quotes": ([TEXT + ",'" * 30_000 + "b"], ""),
     "commas in quotes": ([TEXT + ',"a,".' * 20_000 + "b"], ""),
-    "no character": ([TEXT + r'"\U00110000"'], r"\U00110000 is not a character of Unicode; write the character itself"),
-    "half a character": ([TEXT + r'"\uD83D"'], r"\uD83D is not a character of Unicode; write the character itself"),
+    "no character": ([TEXT + r'"\U00110000"'], "found invalid Unicode character escape"),
+    "half a character": ([TEXT + r'"\uD83D"'], "found invalid Unicode character escape"),
     "a byte that is not UTF-8": ([f"{TEXT}caf\udce9"], "must be text that UTF-8 can hold, which character 20 is not"),
     "such a byte in YAML": (
         ["{task: {model: {text: caf\udce9}}}"],
