@@ -77,18 +77,21 @@ class Config:
     """Fields that Model Garden's class lacks, in a section for one of its classes."""
     HAS_REFERENCES: ClassVar[bool] = True
     """Of the whole configuration: whether `${PATH}` in a text refers to a field; otherwise it is text."""
-    READS_AS_GARDEN: ClassVar[bool] = False
-    """Whether fields are read by Model Garden's rules. Every field accepts null, a list of texts accepts one text, and
-    an optional one-of keeps the word that names a choice, all with a warning; mappings are merged, and so are lists of
-    sections of the same length, item by item."""
-    READ_AS_GARDEN: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are read by these rules in a section whose other fields are not."""
 
     def __new__(cls, *_arguments: Any, **values: Any) -> Self:
         """Refuses values for fields that there are not."""
         if unknown := [name for name in values if name not in cls.__dataclass_fields__]:
             raise UnknownFieldError(cls, unknown[0])
         return super().__new__(cls)
+
+    @classmethod
+    def is_read_as_garden(cls, name: str) -> bool:
+        """Whether a field is read by Model Garden's rules.
+
+        It accepts null, a list of texts accepts one text, and an optional one-of keeps the word that names a choice,
+        all with a warning; mappings are merged, and so are lists of sections of the same length, item by item.
+        """
+        return False
 
     def is_only_ours(self, name: str) -> bool:
         """Whether Model Garden's class takes the value of a field neither as it is nor at all."""

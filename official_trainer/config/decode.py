@@ -339,7 +339,7 @@ class Decoder:
         if issubclass(cls, OneOf) and name == "type" and tp == (str | None):
             tp = Literal[tuple(fields.choices(cls))] | None
         place = fields.join(path, spelling(name))
-        outside, self._as_garden = self._as_garden, cls.READS_AS_GARDEN or name in cls.READ_AS_GARDEN
+        outside, self._as_garden = self._as_garden, cls.is_read_as_garden(name)
         result = self.value(node, tp, current, place)
         self._as_garden = outside
         return result

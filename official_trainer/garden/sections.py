@@ -27,14 +27,19 @@ from official_trainer.config.schema import RuntimeConfig, TrainerConfig
 class GardenSection(Config):
     """A section for one of Model Garden's classes."""
 
-    READS_AS_GARDEN = True
+    @classmethod
+    def is_read_as_garden(cls, name: str) -> bool:
+        return True
 
 
 class GardenOneOf(OneOf):
     """A one-of of Model Garden; it ignores values of a choice that is not selected, here with a warning."""
 
     IS_LENIENT = True
-    READS_AS_GARDEN = True
+
+    @classmethod
+    def is_read_as_garden(cls, name: str) -> bool:
+        return True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,7 +199,9 @@ class GardenMultiTask(GardenExperiment, MultiTaskExperimentConfig):
 class GardenMultiEval(GardenExperiment):
     """An experiment of Model Garden that trains one task, and evaluates its weights on the sets of `eval_tasks`."""
 
-    READ_AS_GARDEN = frozenset({"eval_tasks"})
+    @classmethod
+    def is_read_as_garden(cls, name: str) -> bool:
+        return name == "eval_tasks"
 
     def problems(self) -> Iterator[tuple[str, ...]]:
         experiment: Any = self

@@ -331,9 +331,11 @@ def test_a_section_may_refuse_its_values():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LikeGarden(Config):
-    READS_AS_GARDEN = True
-
     names: tuple[str, ...] | None = ()
+
+    @classmethod
+    def is_read_as_garden(cls, name):
+        return True
 
 
 @pytest.mark.parametrize(
