@@ -1,7 +1,7 @@
-"""One attempt at a job: all processes are started, watched, and ended together.
+"""One attempt at a job: all processes are started, read, watched, and ended together.
 
-Owns: what the end of one process means for the others, and restarts of single processes.
-Does not own: restarts of the whole job (`local.py`), the processes themselves (`children.py`).
+Owns: their environment and output, what the end of one process means for the others, restarts of single processes.
+Does not own: forking (`forked.py`), restarts of the whole job (`local.py`).
 
 No process is signalled while all are well. After a failure the others have a short time to end by themselves, because
 their own error messages are better than those of a killed process; then they get SIGTERM; then SIGKILL.
@@ -10,17 +10,20 @@ their own error messages are better than those of a killed process; then they ge
 from __future__ import annotations
 
 import dataclasses
+import os
 import sched
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER
 from official_trainer.errors import ExitCode
-from official_trainer.processes.children import Process, Processes
+from official_trainer.processes import forked
+from official_trainer.processes.forked import ForkedProcess
 from official_trainer.processes.job import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobProcesses, Member
-from official_trainer.processes.output import Printer
+from official_trainer.processes.output import Lines, Printer
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.verdict import End, Outcome, Restarts, judge, may_run_again
 
+_READ_BYTES = 1 << 16
 _SERVER_SECONDS = 5.0  # for processes that only served, and have nothing to save, once training has ended
 
 
@@ -48,14 +51,93 @@ class Options:
         return Restarts(limit=self.max_restarts, first_seconds=self.first_seconds, is_prompt=is_prompt)
 
 
+class Process:
+    """A process of a job, through its restarts.
+
+    Attributes:
+      member: its role and command.
+      restarts: counts its restarts.
+      run: what runs now; None before its start and after its end.
+    """
+
+    def __init__(self, member: Member, lines: Lines, restarts: Restarts) -> None:
+        """Takes what it is, what takes its output, and what counts its restarts."""
+        self.member, self.restarts = member, restarts
+        self.run: ForkedProcess | None = None
+        self._lines = lines
+        self._was_told = self._was_killed = False
+
+    def start(self, environ: Mapping[str, str]) -> int:
+        """Starts it, or starts it again; returns its process id.
+
+        Raises:
+          ForkServerError: it cannot be forked.
+        """
+        # gRPC would use a proxy for loopback too.
+        direct = {name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in ("no_proxy", "NO_PROXY")}
+        self.run = ForkedProcess(self.member.argv, environ={**environ, **direct, **self.member.environ})
+        return self.run.pid
+
+    def poll(self) -> End | None:
+        """Takes the output that has come; returns how it ended, once it has and all of its output is taken."""
+        if self.run is None:
+            return None
+        code = self.run.exit_code()  # before the output is read, so that all of it is there after the end
+        while self._read(self.run) and code is not None:
+            pass
+        if code is None:
+            return None
+        self._close(self.run)
+        self.run = None
+        last = tuple(self._lines.last)
+        told, killed = self._was_told, self._was_killed
+        return End(name=self.member.name, role=self.member.role, code=code, was_told=told, was_killed=killed, last=last)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM, once: a second one would keep it from saving."""
+        if self.run is not None and not self._was_told:
+            self._was_told = True
+            self.run.terminate()
+
+    def kill(self) -> None:
+        """Kills it, with what it has started."""
+        if self.run is not None:
+            self._was_told = self._was_killed = True
+            self.run.kill()
+
+    def end(self) -> None:
+        """Kills it, and prints an incomplete last line."""
+        self.kill()
+        self._lines.end()
+
+    def _read(self, run: ForkedProcess) -> bool:
+        """Takes output; returns whether there may be more at once."""
+        if run.output is None:
+            return False
+        try:
+            data = os.read(run.output.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if data:
+            self._lines.feed(data)
+        else:
+            self._close(run)
+        return bool(data)
+
+    def _close(self, run: ForkedProcess) -> None:
+        if run.output is not None:
+            run.output.close()
+            run.output = None
+
+
 class Attempt:
     """One attempt at a job."""
 
-    def __init__(
-        self, job: JobProcesses, options: Options, printer: Printer, processes: Processes, signals: Signals
-    ) -> None:
-        self._job, self._options, self._printer = job, options, printer
-        self._processes, self._signals = processes, signals
+    def __init__(self, job: JobProcesses, options: Options, printer: Printer, signals: Signals) -> None:
+        """Takes the job, how it is watched, what prints, and the signals of the launcher, which end a wait."""
+        self._job, self._options, self._printer, self._signals = job, options, printer, signals
+        self._environ = dict(os.environ)  # what this process imports later may set more, and processes are to be alike
+        self._processes: list[Process] = []
         self._ends: list[End] = []
         self._timers = sched.scheduler()
         self._waiting: list[Process] = []
@@ -63,47 +145,61 @@ class Attempt:
         self._is_trained = False
 
     def run(self, members: Sequence[Member]) -> Outcome:
-        """Starts the processes, and returns how they ended once all of them have."""
-        self._printer.expect(member.name for member in members)
-        self._start(
-            *(Process(member, self._printer.lines_of(member.name), self._options.restarts()) for member in members)
-        )
-        while self._processes.running or (self._waiting and not self._is_ending):
-            for process, code in self._processes.wait(self._timers.run(blocking=False)):
-                self._on_end(process, code)
-            self._read_signals()
+        """Starts the processes, and returns how they ended once all of them have; after an error none is left.
+
+        Raises:
+          ForkServerError: one cannot be forked.
+        """
+        printer = self._printer
+        printer.expect(member.name for member in members)
+        self._processes = [Process(m, printer.lines_of(m.name), self._options.restarts()) for m in members]
+        try:
+            self._start(*self._processes)
+            while self._running() or (self._waiting and not self._is_ending):
+                self._wait(self._timers.run(blocking=False))
+                self._read_signals()
+        finally:
+            for process in self._processes:
+                process.end()
         return judge(self._ends, was_asked=self._signals.asked is not None)
 
     def _start(self, *processes: Process) -> None:
-        started = [f"{process.member.name} (pid {self._processes.start(process)})" for process in processes]
+        started = [f"{process.member.name} (pid {process.start(self._environ)})" for process in processes]
         self._printer.say(f"started {', '.join(started)}")
 
-    def _on_end(self, process: Process, code: int) -> None:
-        member = process.member
-        end = End(
-            name=member.name,
-            role=member.role,
-            code=code,
-            was_told=process.was_told,
-            was_killed=process.was_killed,
-            last=tuple(process.lines.last),
-        )
+    def _wait(self, seconds: float | None) -> None:
+        """Waits for output, an end or a signal, for so long at most, and handles what came."""
+        runs = [process.run for process in self._processes if process.run is not None]
+        outputs = [run.output.fileno() for run in runs if run.output is not None]
+        forked.wait(runs, self._signals.fileno(), *outputs, seconds=seconds)
+        for process in self._running():
+            if (end := process.poll()) is not None:
+                self._on_end(process, end)
+
+    def _running(self, *roles: str) -> list[Process]:
+        """Returns the processes that run, of these roles or of all."""
+        return [p for p in self._processes if p.run is not None and p.member.role in (roles or ALL_ROLES)]
+
+    def _names(self, *roles: str) -> list[str]:
+        return [process.member.name for process in self._running(*roles)]
+
+    def _on_end(self, process: Process, end: End) -> None:
+        role, code = end.role, end.code
         if self._is_restarted(process, end):
             return
         self._ends.append(end)
-        names = self._processes.names
         if end.was_told and not self._is_ending:
             pass  # it only served, and training is done
         elif code and self._is_ending and end.is_own:
             self._printer.say(f"{end.name} {end.how}")
-        elif code and not self._is_ending and member.role == EVALUATOR:
+        elif code and not self._is_ending and role == EVALUATOR:
             self._printer.say(f"{end.name} {end.how}; training goes on without it")
-        elif not self._is_ending and member.role == DATA_WORKER and names(DATA_WORKER):
+        elif not self._is_ending and role == DATA_WORKER and self._running(DATA_WORKER):
             self._printer.say(f"{end.name} {end.how}; training goes on with the other data workers")
-        elif (code or member.role in DATA_ROLES) and not self._is_ending:
+        elif (code or role in DATA_ROLES) and not self._is_ending:
             self._fail(end)
-        is_over = not names(CHIEF) if self._job.has_servers else not names(CHIEF, WORKER)
-        if is_over and not self._is_trained:
+        trains = (CHIEF,) if self._job.has_servers else (CHIEF, WORKER)
+        if not self._running(*trains) and not self._is_trained:
             self._is_trained = True
             self._on_trained()
 
@@ -133,18 +229,18 @@ class Attempt:
         self._is_ending = True
         # A process that was stopped, by its own scheduler perhaps, saves with the others, which takes longer.
         seconds = self._job.grace_seconds if end.code == ExitCode.PREEMPTED else self._options.peers_seconds
-        others = self._processes.names(CHIEF, WORKER, PS)
+        others = self._names(CHIEF, WORKER, PS)
         self._printer.say(f"{end.name} {end.how}" + (f"; {_waiting(others, seconds)}" if others else ""))
-        self._after(seconds, self._processes.terminate)
+        self._after(seconds, self._terminate)
         self._after(seconds + self._job.grace_seconds, self._kill)
 
     def _on_trained(self) -> None:
         """No process trains any more: ends those that only served, and on a failure the evaluator too."""
         served = (WORKER, PS, *DATA_ROLES)
         self._waiting = [process for process in self._waiting if process.member.role == EVALUATOR]
-        self._processes.terminate(*(ALL_ROLES if self._is_ending else served))
+        self._terminate(*(ALL_ROLES if self._is_ending else served))
         self._after(_SERVER_SECONDS, lambda: self._kill(*served))
-        if not self._is_ending and self._processes.names(EVALUATOR):
+        if not self._is_ending and self._running(EVALUATOR):
             self._printer.say(
                 "training is done; the evaluator ends by itself once it has evaluated the last checkpoint"
             )
@@ -158,21 +254,25 @@ class Attempt:
             self._kill()
         elif asked is not None and not was_asked:
             self._is_ending = True
-            processes = self._processes
-            self._printer.say(f"{asked}: {_waiting(processes.names(*ROLES), self._job.grace_seconds)}")
-            if self._job.has_servers and processes.names(CHIEF):
-                processes.terminate(CHIEF, EVALUATOR)  # the chief saves the values that the parameter servers hold
+            self._printer.say(f"{asked}: {_waiting(self._names(*ROLES), self._job.grace_seconds)}")
+            if self._job.has_servers and self._running(CHIEF):
+                self._terminate(CHIEF, EVALUATOR)  # the chief saves the values that the parameter servers hold
             else:
-                processes.terminate(*ROLES)  # a data service is ended once no process reads from it
+                self._terminate(*ROLES)  # a data service is ended once no process reads from it
             self._after(self._job.grace_seconds, self._kill)
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
         self._timers.enter(seconds, 0, act)
 
+    def _terminate(self, *roles: str) -> None:
+        for process in self._running(*roles):
+            process.terminate()
+
     def _kill(self, *roles: str) -> None:
-        if names := self._processes.names(*roles):
+        if names := self._names(*roles):
             self._printer.say(f"killing {', '.join(names)}")
-        self._processes.kill(*roles)
+        for process in self._running(*roles):
+            process.kill()
 
 
 def _waiting(names: Sequence[str], seconds: float) -> str:

@@ -26,14 +26,12 @@ from multiprocessing import connection, resource_tracker
 
 from official_trainer import lazy
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.shown import first_few
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOST = 255
 """What multiprocessing calls the exit code of a process whose fork server was killed."""
 _SERVER_ENDS_SECONDS = 1.0
-_CHILD_SECONDS = 10.0  # as for threads and children of a command (`cli/process.py`)
 
 
 def wait(processes: Iterable[ForkedProcess], *descriptors: int, seconds: float | None = None) -> None:
@@ -47,16 +45,16 @@ class ForkServerError(UserError, RuntimeError):
     exit_code = ExitCode.RETRY
 
 
-def preloaded() -> tuple[str, ...]:
-    """Returns what to preload for training: the Keras of the experiment, which this process has read, and all else."""
+def preload(*modules: str) -> None:
+    """Has the fork server import modules when it starts, with the first process.
+
+    Args:
+      modules: their names; without any, what training needs, with the Keras of the experiment that this process has
+        read.
+    """
     kerases = [name for name, version in (("keras", 3), ("tf_keras", 2)) if lazy.uses_keras(version)]
-    return (*kerases, "official_trainer.processes.training_imports")
-
-
-def preload(modules: Sequence[str]) -> None:
-    """Has the fork server import modules when it starts, with the first process."""
     lazy.select()  # what TensorFlow reads from the environment, of which the fork server gets a copy
-    CONTEXT.set_forkserver_preload(list(modules))
+    CONTEXT.set_forkserver_preload(list(modules) or [*kerases, "official_trainer.processes.training_imports"])
 
 
 class ForkedProcess:
@@ -67,6 +65,8 @@ class ForkedProcess:
       sentinel: is ready to be read once it has ended; see `wait`.
       output: from which both of its streams are read without waiting; None if they are in a file. The caller closes it.
     """
+
+    _has_server = False  # whether this process has forked one before
 
     def __init__(self, argv: Sequence[str], *, environ: Mapping[str, str], output: str = "") -> None:
         """Starts a command.
@@ -95,9 +95,12 @@ class ForkedProcess:
         try:
             try:
                 self._process.start()
-            except (EOFError, ConnectionError):  # of a server that was killed, and has not ended yet
-                time.sleep(_SERVER_ENDS_SECONDS)
+            except (EOFError, ConnectionError):
+                if not ForkedProcess._has_server:
+                    raise
+                time.sleep(_SERVER_ENDS_SECONDS)  # it was killed, and has not ended yet
                 self._process.start()
+            ForkedProcess._has_server = True
         except (EOFError, ConnectionError) as error:
             what = "the process that forks others has ended; its error is above, or it was killed"
             raise ForkServerError(f"{what}; start again") from error
@@ -148,35 +151,10 @@ def _run(argv: list[str], environ: dict[str, str], output: connection.Connection
         sys.modules["numpy.random"].seed()
     module, *arguments = argv
     sys.argv[:] = [module, *arguments]
-    seconds = 0.0  # after an error, whose line is to be the last one
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-        seconds = _CHILD_SECONDS
-    except SystemExit as end:
-        seconds = 0.0 if end.code else _CHILD_SECONDS
-        raise
     finally:
-        _end_children(seconds)
         atexit._run_exitfuncs()  # as at Python's own exit: a save in the background is finished
-
-
-def _end_children(seconds: float) -> None:
-    """Ends processes that multiprocessing would wait for at this process's exit, and says so.
-
-    Args:
-      seconds: how long they may take to end by themselves; 0 kills them at once, without a word.
-    """
-    end = time.monotonic() + seconds
-    left = [child for child in multiprocessing.active_children() if not child.daemon]
-    for child in left:
-        child.join(max(0.0, end - time.monotonic()))
-    left = [child for child in left if child.is_alive()]
-    for child in left:
-        child.kill()
-        child.join()
-    if left and seconds:
-        names = first_few([child.name for child in left])
-        print(f"what it has started still ran {seconds:g} s after its end, and was killed: {names}", file=sys.stderr)
 
 
 def _end_with_parent() -> None:

@@ -1,7 +1,7 @@
 """The processes of one job on any machine: their roles, commands and variables.
 
 Owns: `JobProcesses`, and the command and environment of each process, as pure values.
-Does not own: starting them (`children.py`), how their ends are judged (`verdict.py`), what hands a job to a scheduler.
+Does not own: starting them (`attempt.py`), how their ends are judged (`verdict.py`), what hands a job to a scheduler.
 """
 
 from __future__ import annotations
@@ -90,12 +90,13 @@ def members(job: JobProcesses, addresses: Mapping[str, tuple[str, ...]]) -> tupl
       job: its roles.
       addresses: `host:port` of every process in the cluster, by role.
     """
-    found = []
-    for role, index in ((each, index) for each in job.roles for index in range(each.count)):
+    processes = []
+    numbered = [(role, index) for role in job.roles for index in range(role.count)]
+    for role, index in numbered:
         argv = (*role.argv, f"--port={role.ports[index]}") if role.ports else role.argv
         environ = dict(role.environ)
         if role.name not in DATA_ROLES:
             cluster = Cluster(addresses=addresses, role=role.name, index=index, source="launch")
             environ["TF_CONFIG"] = json.dumps(cluster.tf_config())
-        found.append(Member(role=role.name, index=index, argv=argv, environ=environ))
-    return tuple(found)
+        processes.append(Member(role=role.name, index=index, argv=argv, environ=environ))
+    return tuple(processes)

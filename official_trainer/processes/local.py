@@ -13,7 +13,6 @@ import socket
 
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.processes.attempt import Attempt, Options
-from official_trainer.processes.children import Processes
 from official_trainer.processes.forked import ForkServerError
 from official_trainer.processes.job import JobProcesses, Member, members
 from official_trainer.processes.output import Printer
@@ -37,8 +36,7 @@ def launch(job: JobProcesses, options: Options, printer: Printer) -> Outcome:
     with Signals() as signals:
         while True:
             try:
-                with Processes(signals) as processes:
-                    outcome = Attempt(job, options, printer, processes, signals).run(place(job))
+                outcome = Attempt(job, options, printer, signals).run(place(job))
             except ForkServerError as error:
                 outcome = Outcome(code=error.exit_code, note=str(error), was_asked=signals.asked is not None)
             if not options.supervise or outcome.was_asked or outcome.code not in START_AGAIN:

@@ -1,7 +1,7 @@
 """The output of a job's processes as one text of whole lines, each with the name of its process.
 
 Owns: labels, lines, the log file of each process.
-Does not own: colours (`cli/`), reading from processes (`children.py`).
+Does not own: colours (`cli/`), reading from processes (`attempt.py`).
 """
 
 from __future__ import annotations

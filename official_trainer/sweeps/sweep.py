@@ -50,7 +50,7 @@ def run(plan: Plan, shown: Shown) -> optuna.Study:
             raise SweepError(f"{what}; name a new directory")
     files.make_dirs(plan.directory)
     try:
-        forked.preload(forked.preloaded())
+        forked.preload()
         with study.reported(plan.config.storage):
             with FileLock(files.join(plan.directory, ".draw.lock")):
                 if not files.exists(path):

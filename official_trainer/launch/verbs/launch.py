@@ -159,7 +159,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         supervise=arguments.supervise,
         max_restarts=limit,
     )
-    forked.preload(forked.preloaded())
+    forked.preload()
     log_dir = os.path.expanduser(arguments.log_dir or "")
     with process.outliving_reader():
         printer = output.Printer(

@@ -30,7 +30,7 @@ def main(folder, wanted):
         steps = [int(path.name.removeprefix("step-")) for path in Path(folder).glob("step-*")]
         return max(steps, default=None)
 
-    forked.preload(wanted["options"].pop("preload"))
+    forked.preload(*wanted["options"].pop("preload"))
     with process.outliving_reader():
         printer = Printer(sys.stdout, log_dir=wanted["log_dir"], paint=verb.paint_label)
         outcome = local.launch(job, Options(newest_step=newest, **wanted["options"]), printer)
