@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import os
 import shlex
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 
@@ -57,16 +55,13 @@ def reported(command: Callable[[], int], words: Sequence[str], *, ends_process: 
       words: the command line.
       ends_process: whether a stopped run ends this process here, and threads that are left do not hold up its end.
     """
-    before = threading.enumerate()
     try:
         code = command()
         sys.stdout.flush()
     except (KeyboardInterrupt, Exception) as error:
         code = _report(error, words, ends_process=ends_process)
     if ends_process:
-        process.end_soon(code, before)
-        if "tensorflow" not in sys.modules:
-            gc.freeze()  # else Python searches all that the command has made for garbage: a tenth of its time
+        process.end_soon(code)
     return code
 
 
@@ -84,7 +79,7 @@ def _report(error: KeyboardInterrupt | Exception, words: Sequence[str], *, ends_
             sys.stdout.flush()
             os._exit(int(error.exit_code))
         return int(error.exit_code)
-    if isinstance(error, BrokenPipeError) and _reader_is_gone():
+    if isinstance(error, BrokenPipeError) and process.reader_is_gone():
         return _BROKEN_PIPE
     if (fault := files.as_storage_error(error)) is not None:
         terminal.report_error(str(fault))
@@ -216,19 +211,3 @@ def _overview() -> str:
     return help_text.overview(
         {title: {name: verbs.help_line(modules[name]) for name in names} for title, names in groups}
     )
-
-
-def _reader_is_gone() -> bool:
-    """Returns whether the reader of our output (`| head`) is gone; if so, the flush at exit writes to /dev/null."""
-    import io
-    import select
-
-    poll = select.poll()
-    try:
-        poll.register(sys.stdout.fileno(), 0)  # without requested events, poll reports errors only
-    except io.UnsupportedOperation:
-        return False
-    if not poll.poll(0):
-        return False
-    process.drop(sys.stdout)
-    return True

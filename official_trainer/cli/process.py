@@ -1,6 +1,6 @@
 """The process of a command: Ctrl-C outside of a run, standard streams that are closed or lose their reader, its end.
 
-Owns: these, and that no thread or child of the user's code holds up the end for ever.
+Owns: these, and that no thread of the user's code holds up the end for ever.
 Does not own: how a run is stopped (`stopping.py`), what is printed (`terminal.py`). It imports little, because it comes
 before everything else.
 """
@@ -12,25 +12,23 @@ import contextlib
 import faulthandler
 import io
 import os
+import select
 import signal
 import sys
 import threading
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, TextIO
 
-_LEFT_SECONDS = 10.0
+_END_SECONDS = 10.0
 
 
 def prepare() -> None:
     """Makes this process ready for one command, before more is imported.
 
     Ctrl-C ends it silently from here to the verb, as there is nothing to tidy up. Standard streams that are closed are
-    opened, because the next file to be opened would take their place and receive what is printed. What cannot be
+    opened, because the next file to be opened would get their number and receive what is printed. What cannot be
     written to stderr is dropped. Where compiled code ends the process, the lines of Python that led to it are printed.
     """
-    if _is_main_thread() and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     for number in range(3):
         try:
             os.fstat(number)
@@ -39,20 +37,23 @@ def prepare() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lasts
     sys.stderr = _unbroken(sys.stderr or open(os.devnull, "w"))  # noqa: SIM115
     faulthandler.enable(2)
-    if _is_main_thread():  # TensorFlow says itself why it aborts: mostly because another process of the run has ended
-        signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    if _is_main_thread():
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)  # TensorFlow says itself why it aborts
+        if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """For a verb: Ctrl-C leaves the block by `KeyboardInterrupt`, also if compiled code makes another error of it."""
-    if not _is_main_thread() or signal.getsignal(signal.SIGINT) not in (signal.SIG_DFL, signal.default_int_handler):
+    before = signal.getsignal(signal.SIGINT)
+    if not _is_main_thread() or before not in (signal.SIG_DFL, signal.default_int_handler):
         yield
         return
     from official_trainer.stopping import Interrupt
 
     interrupt = Interrupt()
-    before = signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except Exception as error:
@@ -67,50 +68,33 @@ def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def end_soon(code: int, before: Collection[threading.Thread], seconds: float = _LEFT_SECONDS) -> None:
-    """Bounds the end of this process, which Python lets wait for each thread and each child that is no daemon.
+def end_soon(code: int, seconds: float = _END_SECONDS) -> None:
+    """Ends this process with an exit code after some seconds, if threads of the user's code still hold up its end.
 
-    Returns at once. Threads that end in time, as those of an executor do that has no work left, change nothing.
-
-    Args:
-      code: the exit code. Only after 0 is it said what was left: else the last line is that of the error.
-      before: the threads that the command has not started.
-      seconds: how long threads, and children of multiprocessing, may take.
+    Python waits for all that are no daemons. After 0 it is said what was left: else the last line is that of the error.
     """
-    if _left(before):
-        threading.Thread(target=_end, args=(code, before, seconds), name="end", daemon=True).start()
+    if _left():
+        timer = threading.Timer(seconds, _end, (code, seconds))
+        timer.daemon = True
+        timer.start()
 
 
-def _end(code: int, before: Collection[threading.Thread], seconds: float) -> None:
-    """Ends this process, unless what is left ends first; the main thread waits for it."""
-    end = time.monotonic() + seconds
-    while (left := _left(before)) and (wait_seconds := end - time.monotonic()) > 0:
-        left[0].join(wait_seconds)
-    if not left:
-        return
+def _end(code: int, seconds: float) -> None:
     if code == 0:
         from official_trainer.cli import terminal
         from official_trainer.shown import first_few
 
-        words = ["thread" if isinstance(worker, threading.Thread) else "process" for worker in left]
-        names = first_few([f"the {word} {worker.name!r}" for word, worker in zip(words, left, strict=True)])
-        what = f"{names} still ran {seconds:g} s after the end, and {'was' if len(left) == 1 else 'were'} ended too"
-        terminal.report_error(f"{what}. Join what your code starts, or start it with daemon=True", "warning", "yellow")
-    for worker in left:
-        if not isinstance(worker, threading.Thread):
-            worker.kill()
-    if any(isinstance(worker, threading.Thread) for worker in left):
-        atexit._run_exitfuncs()  # as after the threads
-        sys.stdout.flush()
-        os._exit(code)
+        what = f"still ran {seconds:g} s after the end, which ended it: {first_few(_left())}"
+        terminal.report_error(f"a thread {what}. Join it, or start it with daemon=True", "warning", "yellow")
+    atexit._run_exitfuncs()  # as after the threads
+    sys.stdout.flush()
+    os._exit(code)
 
 
-def _left(before: Collection[threading.Thread]) -> list[Any]:
-    """Returns the threads and children of multiprocessing that are left, but not those threads."""
-    threads = [thread for thread in threading.enumerate() if not thread.daemon and thread not in before]
-    processes = sys.modules.get("multiprocessing")  # which only code that starts some has imported
-    children = processes.active_children() if processes else []
-    return [*threads, *(child for child in children if not child.daemon)]
+def _left() -> list[str]:
+    """Returns the names of the threads that Python waits for at its end."""
+    threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    return [thread.name for thread in threads if not thread.daemon]
 
 
 @contextlib.contextmanager
@@ -125,6 +109,18 @@ def outliving_reader() -> Iterator[None]:
         sys.stdout = before
 
 
+def reader_is_gone() -> bool:
+    """Returns whether the process that reads stdout has ended; then what is still in the buffer is dropped."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)  # without requested events, poll reports errors only
+    except io.UnsupportedOperation:
+        return False
+    if is_gone := bool(poll.poll(0)):
+        drop(sys.stdout)
+    return is_gone
+
+
 def drop(stream: TextIO | io.FileIO) -> None:
     """Sends what is still in the buffer of a stream, and what is written to it later, nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -133,22 +129,17 @@ def drop(stream: TextIO | io.FileIO) -> None:
 
 
 def _unbroken(stream: TextIO) -> TextIO:
-    """Returns a stream to the same place that drops what cannot be written; `stream` itself if it is no file."""
+    """Returns a stream to the same file that drops what cannot be written; `stream` itself if it is no file."""
     try:
-        number = stream.fileno()
+        raw = _Unbroken(stream.fileno(), "w", closefd=False)
     except (AttributeError, OSError):  # of a notebook, or of a test
         return stream
-    raw = _Unbroken(number, "w", closefd=False)
     try:
         stream.flush()
     except OSError:
         drop(stream)
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=bool(stream.line_buffering),
-    )
+    buffered = stream.line_buffering if isinstance(stream, io.TextIOWrapper) else False
+    return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, stream.errors, line_buffering=buffered)
 
 
 class _Unbroken(io.FileIO):
