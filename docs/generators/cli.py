@@ -47,7 +47,6 @@ def _verb(name: str, module: types.ModuleType) -> Iterator[str]:
         if actions:
             yield "\n".join([f"| {_code(group.title or '')} | |", "|---|---|", *map(_row, actions)])
             yield from [_code(group.description)] if group.description else []
-    yield from [_code(parser.epilog)] if parser.epilog else []
     yield "Examples:"
     examples = "\n".join(f"# {why}\n{command}" for command, why in module.EXAMPLES)
     yield f"```text\n{examples}\n```"  # not `sh`: tests of the help try them, those of pages need not

@@ -1,7 +1,7 @@
 """Try every part of a run in a minute, before it is started.
 
-It builds, trains a step, saves, restores and exports, and leaves nothing behind. It takes the flags of `train`. Without
-an experiment, --model_dir is checked as it was configured.
+It builds, trains a step, saves, restores and exports, in every mode the same, and leaves nothing behind. It takes the
+flags of `train`. Without an experiment, --model_dir is checked as it was configured.
 
 Owns: `check`: takes train's flags, prints a line for each step.
 Does not own: the steps (`runs/check.py`).
@@ -38,7 +38,6 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("allow_config_change", "accept other values than the checkpoint of the run was saved with")
     help = "a metric that evaluations have to produce, beside those that the configuration names; may be repeated"
     parser.value("metric", "NAME", help, repeat=True)
-    parser.note("The same parts are tried for every mode.")
 
 
 def run(arguments: argparse.Namespace) -> int:
