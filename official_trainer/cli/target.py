@@ -7,7 +7,6 @@ Does not own: resolving values (`config/`), finding experiments (`tasks/registry
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import shlex
@@ -47,9 +46,7 @@ def from_flags(arguments: argparse.Namespace) -> Target:
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
     experiment = named_experiment(arguments)
-    with _loading(experiment, arguments):
-        resolved = resolve(experiment, arguments)
-    return Target(experiment, resolved, model_dir_of(experiment, arguments), _gin(arguments))
+    return _target(experiment, arguments)
 
 
 def from_flags_or_run(arguments: argparse.Namespace) -> Target:
@@ -63,11 +60,20 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
         return from_flags(arguments)
     if not arguments.model_dir:
         raise UsageError(_none_named(arguments, "name a run or an experiment: --model_dir=DIR or --experiment=NAME"))
-    model_dir = os.path.expanduser(arguments.model_dir)
-    experiment = recorded_experiment(model_dir)
-    with _loading(experiment, arguments):
-        resolved = resolve(experiment, arguments, run_dir=model_dir)
-    return Target(experiment, resolved, model_dir, _gin(arguments))
+    run_dir = os.path.expanduser(arguments.model_dir)
+    return _target(recorded_experiment(run_dir), arguments, run_dir)
+
+
+def _target(experiment: str, arguments: argparse.Namespace, run_dir: str | None = None) -> Target:
+    """Resolves an experiment, and shows on a terminal that it is loaded, as its modules may import much."""
+    from official_trainer.garden import gin_bindings
+    from official_trainer.tracking.console import working
+
+    is_quiet = getattr(arguments, "quiet", False) or getattr(arguments, "json", False)
+    with working(f"loading {printable(experiment)}", quiet=is_quiet):
+        resolved = resolve(experiment, arguments, run_dir=run_dir)
+    model_dir = run_dir or model_dir_of(experiment, arguments)
+    return Target(experiment, resolved, model_dir, gin_bindings.read(arguments.gin_file, arguments.gin_params))
 
 
 def read_run(arguments: argparse.Namespace) -> None:
@@ -76,26 +82,11 @@ def read_run(arguments: argparse.Namespace) -> None:
         arguments.model_dir, arguments.name = arguments.name, None
 
 
-def _loading(experiment: str, arguments: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
-    """Shows on a terminal that the experiment is loaded, whose modules may import much."""
-    from official_trainer.tracking.console import working
-
-    is_quiet = getattr(arguments, "quiet", False) or getattr(arguments, "json", False)
-    return working(f"loading {printable(experiment)}", quiet=is_quiet)
-
-
-def job_of(found: Target, arguments: argparse.Namespace, mode: str) -> Job:
+def job_of(target: Target, arguments: argparse.Namespace, mode: str) -> Job:
     """Returns what the flags name as a job, for what is tried out without a run directory."""
     from official_trainer.runs.job import Job
 
-    return Job(
-        experiment=found.experiment,
-        resolved=found.resolved,
-        model_dir=found.model_dir,
-        mode=mode,
-        quiet=arguments.quiet,
-        gin=found.gin,
-    )
+    return Job(mode=mode, quiet=arguments.quiet, **target._asdict())
 
 
 def names_experiment(arguments: argparse.Namespace) -> bool:
@@ -112,12 +103,8 @@ def named_experiment(arguments: argparse.Namespace) -> str:
     """
     name = arguments.name
     if arguments.experiment and name and arguments.experiment != name:
-        from official_trainer.tasks import registry
-
-        if "." in name and name not in registry.named(workspace(arguments), imports(arguments)):
-            what = "is not an experiment, and overrides are PATH=VALUE"
-            raise UsageError(f"{name} {what}; write {name}=VALUE, or leave it out")
-        raise UsageError(f"two experiments: {name} and --experiment={arguments.experiment}; keep one")
+        fix = f"write {name}=VALUE, or leave it out" if "." in name else "keep one"
+        raise UsageError(f"two experiments: {name} and --experiment={arguments.experiment}; {fix}")
     if arguments.experiment or arguments.name:
         return str(arguments.experiment or arguments.name)
     raise UsageError(_none_named(arguments, "name the experiment: --experiment=NAME"))
@@ -192,60 +179,17 @@ def base_of(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
     try:
         return registry.get_config(experiment, workspace(arguments), imports(arguments))
     except registry.UnknownExperimentError as error:
-        problem, missing = error.problems[0], _missing_imports(experiment, arguments, run_dir)
-        if os.sep in experiment and not problem.near and not run_dir:
-            found = f"{experiment} holds no run" if files.exists(experiment) else f"there is no folder {experiment}"
+        problem = error.problems[0]
+        is_folder = os.path.isdir(experiment) or (os.sep in experiment and not problem.near)
+        if is_folder and not run_dir:
+            what = f"{experiment} holds no run" if files.exists(experiment) else f"there is no folder {experiment}"
             near = config.errors.near_file(experiment)
-            problem = dataclasses.replace(problem, what=f"{found}, and no experiment has this name", near=near)
-        where = hint(run_dir, workspace(arguments)) if run_dir else ""
-        fix = "; ".join(filter(None, (problem.fix, missing, where)))
+            problem = dataclasses.replace(problem, what=f"{what}, and no experiment has this name", near=near)
+        model_dir = model_dir_of(experiment, arguments) if hasattr(arguments, "model_dir") else ""
+        directory = run_dir or ("" if files.is_url(model_dir) else model_dir)
+        advice = hint(directory, workspace(arguments), imports(arguments)) if directory else ""
+        fix = "; ".join(filter(None, (problem.fix, advice)))
         raise config.ConfigError([dataclasses.replace(problem, fix=fix)]) from error
-
-
-def resolve_other(name: str, experiment: str, arguments: argparse.Namespace) -> Resolved:
-    """Resolves what a configuration is compared with, without the flags that change it.
-
-    Args:
-      name: an experiment, the directory of a run, or a YAML file over the experiment that its first line names; empty
-        for `experiment`.
-      experiment: the one that is compared; a file that names none is read over it.
-      arguments: the flags.
-
-    Raises:
-      UsageError: the directory holds no run.
-      ConfigError: there is no such experiment, or its configuration has a problem.
-    """
-    plain = argparse.Namespace(**{**vars(arguments), **flags.UNCHANGED})
-    if name and is_run(name):
-        return resolve(recorded_experiment(name), plain, run_dir=name)
-    if name.endswith((".yaml", ".yml", ".json")):
-        from official_trainer.config import limits
-        from official_trainer.config.dump import NAMED
-
-        plain.config_file, head = [name], ""
-        with contextlib.suppress(OSError, UnicodeDecodeError):  # a problem that is reported where it is resolved
-            head = files.read_regular_text(os.path.expanduser(name), limits.MAX_BYTES).partition("\n")[0]
-        named = head.removeprefix(NAMED).strip() if head.startswith(NAMED) else ""
-        return resolve(named or experiment, plain)
-    if os.path.isdir(name):
-        raise UsageError(f"--diff={name}: there is no {params_path(name)}, so it is not the directory of a run")
-    return resolve(name or experiment, plain)
-
-
-def _missing_imports(experiment: str, arguments: argparse.Namespace, run_dir: str | None) -> str:
-    """Returns what a command lacks if the experiment ran before, with modules imported that are not now.
-
-    They are not imported because the record names them: a run directory is data, and may come from others.
-    """
-    from official_trainer.tracking.record import ModelDirError, read_run
-
-    place = run_dir or (model_dir_of(experiment, arguments) if hasattr(arguments, "model_dir") else "")
-    with contextlib.suppress(ModelDirError, OSError):
-        run = read_run(place) if place and not files.is_url(place) else None
-        if run is not None and (missing := [each for each in run.get("imports", ()) if each not in imports(arguments)]):
-            words = " ".join(f"--import={module}" for module in missing)
-            return f"the run in {place} was started with {words}: add it"
-    return ""
 
 
 def workspace(arguments: argparse.Namespace) -> Path | None:
@@ -260,8 +204,10 @@ def workspace(arguments: argparse.Namespace) -> Path | None:
     if here is None or beside in (None, here):
         return here or beside
     name = arguments.experiment or arguments.name
-    known_here, known_beside = (registry.named(each, imports(arguments)) for each in (here, beside))
-    return beside if name in known_beside and name not in known_here else here
+    is_only_beside = name in registry.named(beside, imports(arguments)) and name not in registry.named(
+        here, imports(arguments)
+    )
+    return beside if is_only_beside else here
 
 
 def imports(arguments: argparse.Namespace) -> list[str]:
@@ -299,13 +245,6 @@ def recorded_experiment(run_dir: str) -> str:
     if run is None:
         raise UsageError(f"{run_dir} holds no run (there is no run.json), so name the experiment with --experiment")
     return str(run["experiment"])
-
-
-def _gin(arguments: argparse.Namespace) -> Bindings | None:
-    """Reads the gin flags; after the config, whose mistakes come first."""
-    from official_trainer.garden import gin_bindings
-
-    return gin_bindings.read(arguments.gin_file, arguments.gin_params)
 
 
 def model_dir_of(experiment: str, arguments: argparse.Namespace) -> str:

@@ -13,8 +13,9 @@ import argparse
 import contextlib
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import UserError
@@ -39,11 +40,17 @@ def entered(arguments: argparse.Namespace, here: Path | None) -> Iterator[None]:
         yield
 
 
-def hint(run_dir: str, here: Path | None) -> str:
-    """Returns where the experiment of a run may be, for the message that it is not in the workspace `here`."""
-    facts = _recorded(run_dir)
-    folder = None if facts is None else facts[1]
-    if folder is None or folder == here:
+def hint(run_dir: str, here: Path | None, imports: Sequence[str]) -> str:
+    """Returns why the experiment of a run may be missing in the workspace `here`, by the record of the run.
+
+    What the record names is not imported, and its workspace not entered, as it may come from others.
+    """
+    run = _record_of(run_dir)
+    missing = [f"--import={module}" for module in run.get("imports", ()) if module not in imports]
+    if missing:
+        return f"the run in {run_dir} was started with {' '.join(missing)}: add it"
+    folder = Path(run.get("workspace") or "")
+    if not folder.is_absolute() or folder == here:
         return ""
     started = f"the run in {run_dir} was started in the workspace {folder}"
     if not folder.is_dir():
@@ -52,30 +59,18 @@ def hint(run_dir: str, here: Path | None) -> str:
 
 
 def experiment_of_run(arguments: argparse.Namespace) -> str:
-    """Returns the experiment of the run that a command names; empty if it names none, or that cannot be read."""
-    run_dir = _named_run(arguments)
-    facts = None if run_dir is None else _recorded(run_dir)
-    return "" if facts is None else facts[0]
+    """Returns the experiment of the run in `--model_dir`; empty if there is none, or its record cannot be read."""
+    model_dir = getattr(arguments, "model_dir", None)
+    return str(_record_of(os.path.expanduser(model_dir)).get("experiment", "")) if model_dir else ""
 
 
-def _named_run(arguments: argparse.Namespace) -> str | None:
-    if getattr(arguments, "experiment", None):
-        return None
-    if not (name := getattr(arguments, "name", None)):
-        model_dir = getattr(arguments, "model_dir", None)
-        return os.path.expanduser(model_dir) if model_dir else None
-    return name if not hasattr(arguments, "model_dir") and os.path.isdir(name) else None  # for `show`
-
-
-def _recorded(run_dir: str) -> tuple[str, Path | None] | None:
-    """Returns the experiment and the workspace that the record of a run names; the verb explains what is wrong."""
+def _record_of(run_dir: str) -> Mapping[str, Any]:
+    """Returns the record of a run; empty if it cannot be read, which the verb explains."""
     from official_trainer.tracking.record import read_run
 
     with contextlib.suppress(UserError, OSError):
-        if run := read_run(run_dir):
-            folder = run.get("workspace")
-            return str(run.get("experiment")), Path(folder) if folder and os.path.isabs(folder) else None
-    return None
+        return read_run(run_dir) or {}
+    return {}
 
 
 def _make_absolute(arguments: argparse.Namespace) -> None:

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     asked += ["--diff"] * (arguments.diff is not None)
     if len(asked) > 1 or (arguments.json and asked == ["--explain"]):
         raise UsageError(f"{' and '.join([*asked, '--json'][:2])} cannot be combined; keep one")
-    run_dir = _run_dir(arguments)
+    run_dir = arguments.name if arguments.name and target.is_run(arguments.name) else None
     if arguments.time:
         if run_dir is None:
             raise UsageError("--time needs the directory of a run, such as: official-trainer show runs/digits --time")
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             text = config.dump(resolved, origins=True).rstrip()
         terminal.show(text)
     else:
-        other = target.resolve_other(arguments.diff, experiment, arguments)
+        other = _resolve_other(arguments.diff, experiment, arguments)
         changed = " with the flags of this command" if flags.changes_config(arguments) else ""
         names = arguments.diff or experiment, f"{run_dir or experiment}{changed}"
         terminal.show(_difference(names, (other, resolved), as_json=arguments.json))
@@ -129,26 +129,34 @@ def _time(run_dir: str, *, as_json: bool) -> str:
     return "\n".join(time_account.in_lines(time))
 
 
-def _run_dir(arguments: argparse.Namespace) -> str | None:
-    """Returns the run directory that the argument names, or None if it names an experiment."""
-    name = arguments.name or ""
+def _resolve_other(name: str, experiment: str, arguments: argparse.Namespace) -> Resolved:
+    """Resolves what a configuration is compared with, without the flags that change it.
+
+    Args:
+      name: an experiment, the directory of a run, or a YAML file over the experiment that its first line names; empty
+        for `experiment`.
+      experiment: the one that is compared; a file that names none is read over it.
+      arguments: the flags.
+
+    Raises:
+      UsageError: the directory holds no run.
+      ConfigError: there is no such experiment, or its configuration has a problem.
+    """
+    plain = argparse.Namespace(**{**vars(arguments), **flags.UNCHANGED})
     if name and target.is_run(name):
-        return name
-    if name in (os.curdir, os.pardir) or (files.is_dir(name) and not _is_experiment(name, arguments)):
-        raise UsageError(f"{name} is not the directory of a run: there is no {target.params_path(name)}")
-    return None
+        return target.resolve(target.recorded_experiment(name), plain, run_dir=name)
+    if name.endswith((".yaml", ".yml", ".json")):
+        from official_trainer.config import limits
+        from official_trainer.config.dump import NAMED
 
-
-def _is_experiment(name: str, arguments: argparse.Namespace) -> bool:
-    """Returns whether a name is that of an experiment; some names, of Model Garden for example, have a slash."""
-    from official_trainer.garden import index
-    from official_trainer.tasks import registry
-
-    if name in index.entries() or name in registry.named(target.workspace(arguments), target.imports(arguments)):
-        return True
-    with contextlib.suppress(registry.UnknownExperimentError):  # its name may be computed
-        return registry.get_config(name, target.workspace(arguments), target.imports(arguments)) is not None
-    return False
+        plain.config_file, head = [name], ""
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # a problem that is reported where it is resolved
+            head = files.read_regular_text(os.path.expanduser(name), limits.MAX_BYTES).partition("\n")[0]
+        named = head.removeprefix(NAMED).strip() if head.startswith(NAMED) else ""
+        return target.resolve(named or experiment, plain)
+    if os.path.isdir(name):
+        raise UsageError(f"--diff={name}: there is no {target.params_path(name)}, so it is not the directory of a run")
+    return target.resolve(name or experiment, plain)
 
 
 def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_json: bool) -> str:

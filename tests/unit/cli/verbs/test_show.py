@@ -94,7 +94,8 @@ def test_show_what_is_neither_a_run_nor_an_experiment(name, workspace, capsys):
 @pytest.mark.parametrize("name", [".", "./experiments", "experiments"])
 def test_show_a_directory_without_a_run(name, workspace, capsys):
     assert cli.main(["show", name]) == 2
-    assert capsys.readouterr().err == (f"error: {name} is not the directory of a run: there is no {name}/params.yaml\n")
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {name} holds no run, and no experiment has this name; allowed: my_experiment")
 
 
 ESC = "\x1b]0;owned\x07\r"
