@@ -10,6 +10,7 @@ Does not own: the evaluation (`runs/run.py`).
 from __future__ import annotations
 
 import argparse
+import json
 
 from official_trainer.cli import flags, target
 
@@ -52,7 +53,5 @@ def run(arguments: argparse.Namespace) -> int:
         gin=gin,
     )
     if arguments.json:
-        import json
-
         print(json.dumps(metrics))
     return 0

@@ -9,6 +9,7 @@ Does not own: finding them (`tasks/registry.py`, `garden/index.py`).
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,8 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(nowhere)
     unlisted = [problem.message for problem in problems]
     if arguments.json:
-        import json
-
         listed = {
             "workspace": None if workspace is None else str(workspace),
             "experiments": [_as_json(experiment) for experiment in experiments.values()],

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -76,8 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
         return _watch(directory, arguments)
     runs = _read(directory, arguments)
     if arguments.json:
-        import json
-
         fields = differing.differing(runs)
         rows = [_as_json(run, differs) for run, differs in zip(runs, fields, strict=True)]
         print(json.dumps({"directory": directory, "runs": rows}, indent=2))

@@ -10,7 +10,7 @@ Does not own: resolving, dumping and explaining (`config/`).
 from __future__ import annotations
 
 import argparse
-import contextlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -82,31 +82,27 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if run_dir and arguments.diff and os.path.isdir(arguments.diff) and not flags.changes_config(arguments):
         raise UsageError(f"two runs are compared by `official-trainer compare {arguments.diff} {run_dir}`")
-    shows_all = not arguments.explain and not arguments.json and arguments.diff is None
-    if run_dir and shows_all and not flags.changes_config(arguments):
+    if run_dir and not asked and not arguments.json and not flags.changes_config(arguments):
         terminal.show(files.read_text(target.params_path(run_dir)).rstrip("\n"))
         return 0
+    from official_trainer import config
+
     experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
     resolved = target.resolve(experiment, arguments, run_dir=run_dir)
-    if arguments.diff is None:
-        from official_trainer import config
-
-        if arguments.json:
-            import json
-
-            plain = resolved.config.as_dict()
-            shown = {"experiment": experiment, "config": plain, "origins": dict(_origins(resolved, plain))}
-            text = json.dumps(shown, indent=2)
-        elif arguments.explain:
-            text = config.explain(resolved, arguments.explain).rstrip()
-        else:
-            text = config.dump(resolved, origins=True).rstrip()
-        terminal.show(text)
-    else:
+    if arguments.diff is not None:
         other = _resolve_other(arguments.diff, experiment, arguments)
         changed = " with the flags of this command" if flags.changes_config(arguments) else ""
         names = arguments.diff or experiment, f"{run_dir or experiment}{changed}"
-        terminal.show(_difference(names, (other, resolved), as_json=arguments.json))
+        text = _difference(names, (other, resolved), as_json=arguments.json)
+    elif arguments.json:
+        plain = resolved.config.as_dict()
+        origins = dict(_origins(resolved, plain))
+        text = json.dumps({"experiment": experiment, "config": plain, "origins": origins}, indent=2)
+    elif arguments.explain:
+        text = config.explain(resolved, arguments.explain)
+    else:
+        text = config.dump(resolved, origins=True)
+    terminal.show(text.rstrip())
     return 0
 
 
@@ -121,8 +117,6 @@ def _time(run_dir: str, *, as_json: bool) -> str:
     if not time:
         raise UsageError(f"{path} has no time yet: a run records it with each checkpoint, and at its end")
     if as_json:
-        import json
-
         return json.dumps(time, indent=2)
     from official_trainer.runs.health import time_account
 
@@ -133,9 +127,8 @@ def _resolve_other(name: str, experiment: str, arguments: argparse.Namespace) ->
     """Resolves what a configuration is compared with, without the flags that change it.
 
     Args:
-      name: an experiment, the directory of a run, or a YAML file over the experiment that its first line names; empty
-        for `experiment`.
-      experiment: the one that is compared; a file that names none is read over it.
+      name: an experiment, the directory of a run, or a YAML file over the experiment; empty for `experiment`.
+      experiment: the one that is compared.
       arguments: the flags.
 
     Raises:
@@ -146,14 +139,8 @@ def _resolve_other(name: str, experiment: str, arguments: argparse.Namespace) ->
     if name and target.is_run(name):
         return target.resolve(target.recorded_experiment(name), plain, run_dir=name)
     if name.endswith((".yaml", ".yml", ".json")):
-        from official_trainer.config import limits
-        from official_trainer.config.dump import NAMED
-
-        plain.config_file, head = [name], ""
-        with contextlib.suppress(OSError, UnicodeDecodeError):  # a problem that is reported where it is resolved
-            head = files.read_regular_text(os.path.expanduser(name), limits.MAX_BYTES).partition("\n")[0]
-        named = head.removeprefix(NAMED).strip() if head.startswith(NAMED) else ""
-        return target.resolve(named or experiment, plain)
+        plain.config_file = [name]
+        return target.resolve(experiment, plain)
     if os.path.isdir(name):
         raise UsageError(f"--diff={name}: there is no {target.params_path(name)}, so it is not the directory of a run")
     return target.resolve(name or experiment, plain)
@@ -165,8 +152,6 @@ def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_j
 
     found = compare.contrasts(*map(compare.sides, both))
     if as_json:
-        import json
-
         rows = [each.as_json() for each in found]
         return json.dumps({"before": names[0], "after": names[1], "differences": rows}, indent=2)
     count = f"{len(found)} fields differ" if len(found) > 1 else "1 field differs" if found else "no field differs"
