@@ -6,17 +6,18 @@ Does not own: any verb, and where they are found (`verbs/__init__.py`).
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import functools
 import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Sequence
 
 from official_trainer import files
 from official_trainer.cli import help_text, process, target, terminal, verbs, workspace
-from official_trainer.cli.parser import UsageError
+from official_trainer.cli.parser import Parser, UsageError
 from official_trainer.errors import ExitCode, UserError, without_arrays
 from official_trainer.nearest import did_you_mean, nearest
 from official_trainer.shown import printable
@@ -25,59 +26,41 @@ _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
 
-def main(
-    argv: Sequence[str] | None = None,
-    *,
-    script: str | None = None,
-    is_process: bool | None = None,
-) -> int:
+def main(argv: Sequence[str] | None = None, *, script: str | None = None) -> int:
     """Runs one command and returns its exit code.
 
     Args:
-      argv: the words after the program's name; those of this process when None.
+      argv: the words after the program's name. None is for those of this process, which exists for this command alone:
+        a stopped run ends it here, and threads that are left do not hold up its end.
       script: the path of a train.py, whose words are those of `train`; its folder is the workspace if the current
         directory is not in one, or in one without the experiment.
-      is_process: whether the process exists for this command alone. A stopped run then ends it here: Python's normal
-        exit waits for threads of TensorFlow, and one that waits for data would block it. None means yes without `argv`.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    command = functools.partial(_command, words, None)
-    if script is not None:
-        command = functools.partial(_command, ["train", *words], os.path.abspath(script))
-    return reported(command, words, ends_process=argv is None if is_process is None else is_process)
-
-
-def reported(command: Callable[[], int], words: Sequence[str], *, ends_process: bool) -> int:
-    """Returns the exit code of a command, whose errors are printed.
-
-    Args:
-      command: returns its exit code.
-      words: the command line.
-      ends_process: whether a stopped run ends this process here, and threads that are left do not hold up its end.
-    """
+    words = [*(["train"] if script else []), *(sys.argv[1:] if argv is None else argv)]
     try:
-        code = command()
+        code = _command(words, script)
         sys.stdout.flush()
     except (KeyboardInterrupt, Exception) as error:
-        code = _report(error, words, ends_process=ends_process)
-    if ends_process:
+        code = _report(error, words)
+        if (
+            argv is None and code == ExitCode.PREEMPTED
+        ):  # Python would wait for threads of TensorFlow that wait for data
+            sys.stdout.flush()
+            os._exit(code)
+    if argv is None:
         process.end_soon(code)
     return code
 
 
-def _report(error: KeyboardInterrupt | Exception, words: Sequence[str], *, ends_process: bool) -> int:
+def _report(error: KeyboardInterrupt | Exception, words: Sequence[str]) -> int:
     """Prints the error of a command, and returns its exit code."""
     if isinstance(error, KeyboardInterrupt):
         terminal.report_error("interrupted")
         return _INTERRUPTED
     if isinstance(error, UserError):
-        if (found := _report_mistake(error, words)) is not None:
-            return found
+        if (code := _report_mistake(error, words)) is not None:
+            return code
         label = "stopped" if error.exit_code == ExitCode.PREEMPTED else "error"
         terminal.report_error(str(error), label)
-        if error.exit_code == ExitCode.PREEMPTED and ends_process:
-            sys.stdout.flush()
-            os._exit(int(error.exit_code))
         return int(error.exit_code)
     if isinstance(error, BrokenPipeError) and process.reader_is_gone():
         return _BROKEN_PIPE
@@ -88,15 +71,15 @@ def _report(error: KeyboardInterrupt | Exception, words: Sequence[str], *, ends_
         except OSError:
             process.drop(sys.stdout)
         return int(fault.exit_code)
-    if isinstance(error, ModuleNotFoundError) and _is_imported_here(error):
+    if (code := _report_mistake(error, words)) is not None:
+        return code
+    if isinstance(error, ModuleNotFoundError):
         terminal.report_error(
             f"{sys.executable} has no module {error.name!r}, which official-trainer needs. Use the Python of the "
             "environment in which it is installed, or install it there: `pip install -e .` in a checkout. "
             "`python -m official_trainer doctor` names all that is missing."
         )
         return int(ExitCode.CONFIG)
-    if (found := _report_mistake(error, words)) is not None:
-        return found
     if (denied := files.as_denied(error)) is not None:
         terminal.report_error(str(denied))
         return int(denied.exit_code)
@@ -113,8 +96,10 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
 
     Returns None, and writes nothing, if the error is another.
     """
-    from official_trainer.runs.mistakes import report
-
+    try:
+        from official_trainer.runs.mistakes import report
+    except ModuleNotFoundError:  # where nothing is installed
+        return None
     if (found := report.report_of(error)) is None:
         return None
     if "--traceback" in words:
@@ -124,42 +109,27 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
 
 
 def _command(argv: list[str], script: str | None) -> int:
-    if not argv:
-        print(_overview(), file=sys.stderr)
-        return int(ExitCode.CONFIG)
-    name, *rest = argv
+    name, *rest = argv or ["--help"]
     if name == "help" and rest and not rest[0].startswith("-"):
         name, rest = rest[0], [*rest[1:], "--help"]
     if name in ("--help", "-h", "--helpfull", "--helpshort", "help"):
-        print(_overview())
-        return int(ExitCode.DONE)
+        print(help_text.overview(verbs.help_lines()), file=sys.stdout if argv else sys.stderr)
+        return int(ExitCode.DONE if argv else ExitCode.CONFIG)
     if name == "--version":
-        from importlib import metadata
-
-        version = "(a checkout that is not installed; `pip install -e .` installs it)"
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            version = metadata.version("official-trainer")
-        print(f"official-trainer {version}")
+        print(f"official-trainer {_version()}")
         return int(ExitCode.DONE)
     if (module := verbs.load(name)) is None:
         raise UsageError(_no_such_verb(name, rest))
-    called = "train.py" if script else f"official-trainer {name}"
-    parser = verbs.parser_of(module, f"python {called}" if script else called)
+    called = ["python", "train.py"] if script else ["official-trainer", name]
+    parser = verbs.parser_of(module, " ".join(called))
     arguments = parser.read(rest)
-    arguments.home = os.path.dirname(script) if script else None
+    arguments.home = os.path.dirname(os.path.abspath(script)) if script else None
     if getattr(module, "OF_A_RUN", False):
         target.read_run(arguments)
-    if arguments.help and target.names_experiment(arguments):
-        from official_trainer import config
-
-        experiment = target.named_experiment(arguments)
-        settings = config.settings(target.resolve(experiment, arguments).config)
-        print(printable(help_text.settings_help(parser.prog, experiment, settings)))
-    elif arguments.help:
-        print(help_text.verb_help(parser, module, arguments))
     if arguments.help:
+        print(_help(parser, module, arguments))
         return int(ExitCode.DONE)
-    arguments.argv = [*called.split(), *rest]
+    arguments.argv = [*called[bool(script) :], *rest]
     for line in arguments.idle:
         terminal.report_error(line, "warning", "yellow")
     with contextlib.ExitStack() as held:
@@ -170,44 +140,39 @@ def _command(argv: list[str], script: str | None) -> int:
         return int(module.run(arguments))
 
 
-def _is_imported_here(error: ModuleNotFoundError) -> bool:
-    """Whether a module of this package imports what is missing, and not a user's own."""
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        place = trace.tb_frame.f_code.co_filename
-        trace = trace.tb_next
-    return os.path.dirname(os.path.dirname(os.path.abspath(__file__))) in place
+def _help(parser: Parser, module: types.ModuleType, arguments: argparse.Namespace) -> str:
+    """Returns the help of a verb, or the settings of the experiment that is named with it."""
+    if not target.names_experiment(arguments):
+        return help_text.verb_help(parser, module, arguments)
+    from official_trainer import config
+
+    experiment = target.named_experiment(arguments)
+    settings = config.settings(target.resolve(experiment, arguments).config)
+    return printable(help_text.settings_help(parser.prog, experiment, settings))
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("official-trainer")
+    except metadata.PackageNotFoundError:
+        return "(a checkout that is not installed; `pip install -e .` installs it)"
 
 
 def _no_such_verb(name: str, rest: Sequence[str]) -> str:
     """Returns the message for a first word that is not a verb, with the command that may be meant."""
     names = verbs.names()
-    known = f"verbs: {', '.join(names)}"
-    if name.startswith("-"):
-        return f"name a verb before {name}, such as: {shlex.join(['official-trainer', 'train', name, *rest])}\n{known}"
     experiments: list[str] = []
     with contextlib.suppress(ImportError, UserError):  # if they cannot be read, `list` and `doctor` explain
         from official_trainer.tasks import registry
 
         experiments = list(registry.named(registry.find_workspace()))
-    near, alike = nearest(name, names), nearest(name, experiments)
-    if name in experiments:
-        return f"{name} is an experiment; name a verb before it\n{known}\n{_try('train', name, *rest)}"
-    if near:
-        return f"no such verb: {name}{did_you_mean(name, names)}\n{known}\n{_try(near[0], *rest)}"
-    if alike:
-        hint = f"; did you mean the experiment {alike[0]}?"
-        return f"no such verb: {name}{hint}\n{known}\n{_try('train', alike[0], *rest)}"
-    return f"no such verb: {name}\n{known}\n{_try('--help')}"
-
-
-def _try(*words: str) -> str:
-    return f"try: {shlex.join(['official-trainer', *words])}"
-
-
-def _overview() -> str:
-    modules = verbs.load_some(verbs.names())
-    groups = verbs.by_group(modules).items()
-    return help_text.overview(
-        {title: {name: verbs.help_line(modules[name]) for name in names} for title, names in groups}
-    )
+    if name.startswith("-"):
+        what, words = f"name a verb before {name}", ["train", name, *rest]
+    elif name in experiments:
+        what, words = f"{name} is an experiment; name a verb before it", ["train", name, *rest]
+    else:
+        near = nearest(name, names)
+        what, words = f"no such verb: {name}{did_you_mean(name, names)}", [*near[:1], *rest] if near else ["--help"]
+    return f"{what}\nverbs: {', '.join(names)}\ntry: {shlex.join(['official-trainer', *words])}"

@@ -139,7 +139,7 @@ def _try_all(run, other_run, kind, how, folder, verbs):
         keras.backend.clear_session()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             more = NO_EXPORTS if verb == "train" and kind is not None and not kind.startswith("export") else []
-            code = cli.main([*VERBS[verb](copy), *more], is_process=False)
+            code = cli.main([*VERBS[verb](copy), *more])
         results[verb] = {"code": code, "out": out.getvalue(), "err": err.getvalue(), **_left(copy)}
         shutil.rmtree(copy.parent)
     Path(folder, "results.json").write_text(json.dumps(results))

@@ -119,3 +119,10 @@ def by_group(modules: Mapping[str, types.ModuleType]) -> dict[str, list[str]]:
     for name in sorted(modules, key=lambda name: (getattr(modules[name], "ORDER", len(modules)), name)):
         groups.setdefault(getattr(modules[name], "GROUP", _NO_GROUP), []).append(name)
     return {title: names for title, names in groups.items() if names}
+
+
+def help_lines() -> dict[str, dict[str, str]]:
+    """Returns the help line of each verb that can be imported, by the title of its group."""
+    modules = load_some(names())
+    groups = by_group(modules)
+    return {title: {name: help_line(modules[name]) for name in group} for title, group in groups.items()}

@@ -9,7 +9,7 @@ Does not own: the run (`runs/run.py`).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from official_trainer.cli import flags, process, target, terminal
 from official_trainer.cli.parser import UsageError
@@ -30,13 +30,6 @@ EXAMPLES = (
     ("official-trainer train digits_mlp --overfit_batches=2", "see whether model and loss can learn two batches"),
 )
 NEXT = ("official-trainer eval --model_dir=runs/digits", "evaluate a checkpoint")
-
-
-def main(argv: Sequence[str] | None = None, *, script: str) -> int:
-    """Does what `official_trainer.cli.main` does for a script; each train.py of an earlier workspace calls this."""
-    from official_trainer import cli
-
-    return cli.main(argv, script=script)
 
 
 def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) -> None:

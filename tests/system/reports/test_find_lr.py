@@ -26,7 +26,7 @@ def searched(folder, monkeypatch, *words, steps=40):
     svg = find_lr.RateCurve.svg
     monkeypatch.setattr(find_lr.RateCurve, "svg", lambda curve, title: curves.append(curve) or svg(curve, title))
     flags = (f"--output={folder / 'out'}", f"--steps={steps}", "--quiet")
-    assert cli.main(["find-lr", *words, *flags], is_process=False) == 0
+    assert cli.main(["find-lr", *words, *flags]) == 0
     assert [path.name for path in (folder / "out").iterdir()] == ["plot.svg"]
     return curves[0]
 
@@ -72,11 +72,11 @@ def test_the_run_that_follows_the_suggestion_has_that_rate(tmp_path, monkeypatch
 def test_a_rate_that_cannot_be_raised_is_refused(tmp_path, capsys, monkeypatch):
     """N36: of an optimizer with a rate of its own, and of two rates, none can be suggested."""
     monkeypatch.setattr(optimization, "learning_rates", lambda optimizer, step: {"a": 0.1, "b": 0.2})
-    assert cli.main(["find-lr", "toy_run", f"--output={tmp_path}"], is_process=False) == 2
+    assert cli.main(["find-lr", "toy_run", f"--output={tmp_path}"]) == 2
     assert "ShuffledTask trains with 0.1, 0.2, not with 1e-07" in capsys.readouterr().err
     monkeypatch.undo()
     monkeypatch.setattr(shuffled_runs.ShuffledTask, "create_optimizer", lambda *_, **__: keras.optimizers.SGD(0.3))
-    assert cli.main(["find-lr", "toy_run", f"--output={tmp_path}"], is_process=False) == 2
+    assert cli.main(["find-lr", "toy_run", f"--output={tmp_path}"]) == 2
     assert "ShuffledTask trains with 0.3, not with 1e-07" in capsys.readouterr().err
 
 

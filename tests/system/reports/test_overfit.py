@@ -36,7 +36,7 @@ class UndroppedTask(shuffled_runs.ShuffledTask):
 def overfit(*words, folder, batches=2):
     """Runs the command in this process; returns its exit code."""
     words = (*words, f"--overfit_batches={batches}", f"--model_dir={folder / 'run'}")
-    return cli.main(["train", *words], is_process=False)
+    return cli.main(["train", *words])
 
 
 def test_a_model_that_learns(tmp_path, capsys):

@@ -25,7 +25,7 @@ def test_what_cannot_be_exported_fails_no_check_because_it_fails_no_run(tmp_path
     rows = lambda x, y: (tf.RaggedTensor.from_tensor(x), y)  # noqa: E731
     monkeypatch.setattr(MockTask, "build_inputs", lambda self, params: build(self, params).map(rows))
     monkeypatch.setattr(MockModel, "call", lambda self, inputs: call(self, inputs.to_tensor(shape=[None, 2])))
-    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"]) == 0
     assert (
         "nothing, as at the end of a run: MockTask: the model was not built with keras.Input" in capfd.readouterr().out
     )
@@ -34,10 +34,10 @@ def test_what_cannot_be_exported_fails_no_check_because_it_fails_no_run(tmp_path
 def test_a_subclassed_model_is_exported_with_what_it_was_called_with(tmp_path, capfd):
     """T19: also by a process that has not trained it."""
     run, exported = tmp_path / "run", tmp_path / "exported"
-    assert cli.main(["check", *MOCK, f"--model_dir={run}"], is_process=False) == 0
+    assert cli.main(["check", *MOCK, f"--model_dir={run}"]) == 0
     assert "SavedModel with serving_default" in capfd.readouterr().out
-    assert cli.main(["train", *MOCK, f"--model_dir={run}", "trainer.export.at_end=false"], is_process=False) == 0
-    assert cli.main(["export", f"--model_dir={run}", f"--output_dir={exported}"], is_process=False) == 0
+    assert cli.main(["train", *MOCK, f"--model_dir={run}", "trainer.export.at_end=false"]) == 0
+    assert cli.main(["export", f"--model_dir={run}", f"--output_dir={exported}"]) == 0
     values = {name.split("/")[-3]: value for name, value in runs.values(run, 2).items() if name.startswith("model/")}
     served = tf.saved_model.load(str(exported)).signatures["serving_default"](
         inputs=tf.constant([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]])
@@ -56,7 +56,7 @@ def test_a_task_finds_its_logging_dir(tmp_path, monkeypatch):
         return build(self, training)
 
     monkeypatch.setattr(MockTask, "build_metrics", writing)
-    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"]) == 0
     assert not (tmp_path / "run").exists()
 
 
@@ -69,14 +69,14 @@ def test_a_run_that_begins_during_a_check_keeps_its_directory(tmp_path, monkeypa
         return build(self, training)
 
     monkeypatch.setattr(MockTask, "build_metrics", beginning)
-    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"]) == 0
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
 
 
 def test_a_directory_that_was_there_stays(tmp_path):
     """N10: an empty one, too, with what an early version's check left, which is removed."""
     (tmp_path / "run" / ".check").mkdir(parents=True)
-    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"]) == 0
     assert not [*(tmp_path / "run").iterdir()]
 
 
@@ -87,7 +87,7 @@ NEVER = (*ENDS, f"{ROOT}.warmup={{type: linear, linear: {{warmup_steps: 5}}}}", 
 
 def test_a_schedule_that_ends_early_is_a_warning(tmp_path, capfd):
     """N31, N10: one line, before anything is built, with what to add to the command."""
-    assert cli.main(["check", *MOCK, *ENDS, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert cli.main(["check", *MOCK, *ENDS, f"--model_dir={tmp_path / 'run'}"]) == 0
     path = f"{ROOT}.learning_rate.cosine.decay_steps"
     assert (
         f"warning: --set: {path}: the learning rate stays at 0 from step 1 on, and training ends at step 2; "
@@ -98,7 +98,7 @@ def test_a_schedule_that_ends_early_is_a_warning(tmp_path, capfd):
 def test_a_rate_of_0_throughout_is_refused(tmp_path, capfd):
     """N31, N6: by `train` and `check`, with exit code 2."""
     for verb in ("train", "check"):
-        assert cli.main([verb, *MOCK, *NEVER, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 2
+        assert cli.main([verb, *MOCK, *NEVER, f"--model_dir={tmp_path / 'run'}"]) == 2
         assert "the learning rate is 0 at all 9 steps, so nothing is learned" in capfd.readouterr().err
 
 
@@ -121,6 +121,6 @@ def test_data_that_would_not_continue_exactly_is_named(after, tmp_path, monkeypa
 
     monkeypatch.setattr(MockTask, "build_inputs", build_inputs)
     sizes = ("task.train_data.global_batch_size=8", "task.validation_data.global_batch_size=8")
-    assert cli.main(["check", *MOCK, *sizes, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert cli.main(["check", *MOCK, *sizes, f"--model_dir={tmp_path / 'run'}"]) == 0
     said = "not exact: a run that continues at step 2 reads another batch than an unbroken one; in build_inputs, draw"
     assert (said in capfd.readouterr().out) == (after not in ("nothing", "a map"))

@@ -150,18 +150,11 @@ def test_a_verb_like_no_other(workspace, capsys):
     assert capsys.readouterr().err == f"error: no such verb: wxyz\n{known}\ntry: official-trainer --help\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("my_experiment", "error: my_experiment is an experiment; name a verb before it\n"),
-        ("my_experimnt", "error: no such verb: my_experimnt; did you mean the experiment my_experiment?\n"),
-    ],
-)
-def test_an_experiment_in_place_of_a_verb(name, said, workspace, capsys):
+def test_an_experiment_in_place_of_a_verb(workspace, capsys):
     """N7: the command that trains it."""
-    assert cli.main([name, "runtime.seed=1"]) == 2
+    assert cli.main(["my_experiment", "runtime.seed=1"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(said + "verbs: ")
+    assert err.startswith("error: my_experiment is an experiment; name a verb before it\nverbs: ")
     assert err.endswith("\ntry: official-trainer train my_experiment runtime.seed=1\n")
 
 
@@ -191,7 +184,9 @@ def test_other_modules_are_not_verbs(name, capsys):
 
 def test_flags_before_a_verb(capsys):
     assert cli.main(["--experiment=digits"]) == 2
-    assert "name a verb before --experiment=digits, such as: official-trainer train --exp" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith("error: name a verb before --experiment=digits\nverbs: ")
+    assert err.endswith("\ntry: official-trainer train --experiment=digits\n")
 
 
 def test_version(capsys, monkeypatch):
@@ -310,11 +305,10 @@ def test_train_py_is_train(monkeypatch):
     """T20: train.py's words go to `train`; its folder is the workspace to fall back on."""
     seen = []
     monkeypatch.setattr(train_verb, "run", lambda arguments: seen.append(arguments) or 0)
-    for main in (cli.main, train_verb.main):  # the second one is called by each train.py of an earlier workspace
-        assert main(["--experiment=digits", "--mode=train"], script="/some/where/train.py") == 0
-        found = seen.pop()
-        assert (found.experiment, found.mode, found.home) == ("digits", "train", "/some/where")
-        assert found.argv == ["train.py", "--experiment=digits", "--mode=train"]
+    assert cli.main(["--experiment=digits", "--mode=train"], script="/some/where/train.py") == 0
+    (arguments,) = seen
+    assert (arguments.experiment, arguments.mode, arguments.home) == ("digits", "train", "/some/where")
+    assert arguments.argv == ["train.py", "--experiment=digits", "--mode=train"]
 
 
 def test_the_words_of_this_process_are_the_default(monkeypatch):
