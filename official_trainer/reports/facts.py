@@ -53,14 +53,14 @@ def facts(
 def account(run: RecordedRun) -> dict[str, Any] | None:
     """Returns the time of a run as JSON takes it; None without a record of it.
 
-    `seconds` has those of each phase; in `between` no process ran, and `lost` are those after the last record of a
-    process that was killed. `goodput` is the share of all of it that went into steps whose results were kept:
-    steps that were repeated after a kill count once.
+    `seconds` has those of each phase; in `between` no process ran, or one was killed and these are after its last
+    record. `goodput` is the share of all of it that went into steps whose results were kept: steps that were repeated
+    after a kill count once.
     """
     total = _mapping(_mapping(run.record.get("time")).get("total"))
     seconds = {
         name: float(value)
-        for name, value in {**_mapping(total.get("seconds")), **_mapping(total.get("outside"))}.items()
+        for name, value in _mapping(total.get("seconds")).items()
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LONGEST_SECONDS
     }
     if not seconds:

@@ -22,7 +22,7 @@ from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.distributed import devices, parameter_server, peers, tpu
 from official_trainer.engine.events import LoopObserver
-from official_trainer.engine.traces import Kind
+from official_trainer.engine.traces import Traces
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE, STOP_FILE
@@ -31,7 +31,7 @@ from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, lock_names
 from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
-from official_trainer.runs.health.time_account import Earlier, TimeAccount
+from official_trainer.runs.health.time_account import TimeAccount, over_attempts
 from official_trainer.runs.health.watchdog import Watchdog, stacks
 from official_trainer.runs.job import Job, say_place
 from official_trainer.runs.mistakes import report
@@ -71,7 +71,8 @@ class TrainingProcess:
         self._job, self.lock = job, lock
         self._trainer: Trainer | None = None
         self._has_started = False
-        self._earlier = Earlier(began=time.time() - (time.monotonic() - account.began_seconds))
+        self._time_before: dict[str, Any] | None = None
+        self._began = time.time() - (time.monotonic() - account.began_seconds)
         launch = job.launch
         self.record = RunRecord(job.model_dir, launch, check=lock.check_held, code=Code(launch["workspace"]))
         self.account = account
@@ -82,19 +83,15 @@ class TrainingProcess:
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def recorded(self, found: Sequence[str] | None) -> Iterator[None]:
+    def recorded(self, names_before: Sequence[str] | None) -> Iterator[None]:
         """Records how the process began and how it ended, also after an error.
 
         Args:
-          found: what the directory held before; None if it was not there.
+          names_before: what the directory held before; None if it was not there.
         """
         self.record.start()
-        self._earlier = dataclasses.replace(self._earlier, record=self.record.time_before)
+        self._time_before = self.record.time_before
         try:
-            with contextlib.suppress(LookupError, TypeError, AttributeError):  # `_time` warns of a changed record
-                began, last_sign = self._earlier.began, self.record.last_sign_before
-                outside = time_account.outside(self._earlier.record, began=began, last_sign=last_sign)
-                self._earlier = dataclasses.replace(self._earlier, outside=outside)
             self.record.note(time=self._time())  # that a process which is killed before its first save is counted
             with self.watchdog:
                 yield
@@ -107,7 +104,7 @@ class TrainingProcess:
                 with contextlib.suppress(OSError):
                     if self._has_started:
                         self.record.finish(exit_code, error=message)
-                    elif not (exit_code == ExitCode.CONFIG and self._leave_nothing(found)):
+                    elif not (exit_code == ExitCode.CONFIG and self._leave_nothing(names_before)):
                         self.record.refuse(exit_code, error=message)
             if failure is error:
                 raise
@@ -161,19 +158,18 @@ class TrainingProcess:
 
     def _time(self) -> dict[str, Any]:
         """Returns the time of the run so far."""
-        kinds: tuple[Kind, ...] = ("train", "eval")
-        traces = None if self._trainer is None else self._trainer.context.traces
-        counts = {kind: 0 if traces is None else traces.count(kind) for kind in kinds}
-        seconds = 0.0 if traces is None else sum(map(traces.seconds, kinds))
-        memory = run_metrics.peak_memory(of_gpus=traces is not None)  # not before the strategy is built
-        attempt = self.account.report() | {"traces": counts, "trace_seconds": round(seconds, 4)}
-        attempt["peak_memory_bytes"] = memory
+        traces = Traces(0) if self._trainer is None else self._trainer.context.traces
+        attempt = self.account.report() | {
+            "traces": {"train": traces.count("train"), "eval": traces.count("eval")},
+            "trace_seconds": traces.seconds("train") + traces.seconds("eval"),
+            "peak_memory_bytes": run_metrics.peak_memory(of_gpus=self._trainer is not None),  # once they are set up
+        }
         try:
-            return self._earlier.with_attempt(attempt)
+            return over_attempts(self._time_before, attempt, began=self._began)
         except (LookupError, TypeError, AttributeError):
             _logger.warning("%s: the time of earlier processes cannot be read, so it is left out", RUN_FILE)
-            self._earlier = Earlier(began=self._earlier.began)
-            return self._earlier.with_attempt(attempt)
+            self._time_before = None
+            return over_attempts(None, attempt, began=self._began)
 
     def finish(self, exit_code: int, metrics: Mapping[str, float] | None = None, *, error: str | None = None) -> None:
         """Records the end; from any thread."""

@@ -79,10 +79,10 @@ def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPro
     check_monitored(job, trainer, schedule)
     trackers = process.trackers
     process.account.attach(
-        waited_seconds=lambda: trainer.context.clock.waited_seconds,
-        actions_seconds=lambda: schedule.spent_seconds,
-        trackers_seconds=lambda: trackers.all.spent_seconds,
-        data_seconds=lambda: trainer.train_iterator.build_seconds,
+        input=lambda: trainer.context.clock.waited_seconds,
+        actions=lambda: schedule.spent_seconds,
+        trackers=lambda: trackers.all.spent_seconds,
+        data=lambda: trainer.train_iterator.build_seconds,
     )
     store = store_of(job, trainer, schedule)
     observer = RunObserver(job, trainer, process, store.describe)

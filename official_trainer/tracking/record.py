@@ -186,7 +186,6 @@ class RunRecord:
         self._clock = clock
         self._check = check
         self._before: dict[str, Any] = {}
-        self._status_before: dict[str, Any] = {}
         self._run: dict[str, Any] = {}
         self._status: dict[str, Any] = {}
 
@@ -203,8 +202,7 @@ class RunRecord:
     def start(self) -> None:
         """Begins a run, or a restart of the run in the directory, whose id, first start and best result are kept."""
         before = self._before = read_run(self.model_dir) or {}
-        self._status_before = self._read_status()
-        last_saved = self._status_before.get("last_saved")
+        last_saved = self._read_status().get("last_saved")
         launch, now = self._launch, self._now()
         is_restart = bool(before) and "train" in launch["mode"]
         self._run = {
@@ -280,16 +278,6 @@ class RunRecord:
     def time_before(self) -> dict[str, Any] | None:
         """The time account of earlier processes of the run."""
         return self._before.get("time")
-
-    @property
-    def last_sign_before(self) -> float | None:
-        """The Unix time at which the process before wrote its status last; None if that is not known."""
-        updated = self._status_before.get("updated")
-        if not isinstance(updated, str) or self._status_before.get("phase") == "refused":
-            return None  # a process that was refused is not the one that ran
-        with contextlib.suppress(ValueError):
-            return datetime.datetime.fromisoformat(updated).timestamp()
-        return None
 
     def take_step(self, step: int | None) -> None:
         """Takes the step that was done last, which the next write records; None keeps the one before."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
+from official_trainer.shown import counted
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
@@ -118,9 +119,34 @@ def _time(run_dir: str, *, as_json: bool) -> str:
         raise UsageError(f"{path} has no time yet: a run records it with each checkpoint, and at its end")
     if as_json:
         return json.dumps(time, indent=2)
-    from official_trainer.runs.health import time_account
+    return "\n".join(_time_lines(time))
 
-    return "\n".join(time_account.in_lines(time))
+
+def _time_lines(time: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for each part of a run's time, the longest first, and what the start of its newest process took."""
+    from official_trainer.runs.recorded import duration_text
+
+    total, start = time["total"], time["attempts"][-1]["start"]
+    wall, seconds_by_part, count = total["wall_seconds"], total["seconds"], total["restarts"] + 1
+    elapsed = wall + seconds_by_part["between"]
+    over = f", over {duration_text(elapsed)}" if elapsed > wall else ""
+    yield f"{duration_text(wall)} in {count} process{'es' * (count > 1)}{over}, {counted(total['steps'], 'step')}"
+    for part, seconds in sorted(seconds_by_part.items(), key=lambda item: -(item[1] or 0)):
+        time_text = "unknown" if seconds is None else f"{duration_text(seconds):>12} {100 * seconds / elapsed:4.0f} %"
+        yield f"{part:10} {time_text}"
+    rest = max(0.0, time["attempts"][-1]["seconds"]["start"] - sum(start.values()))
+    shown = [f"{words} {duration_text(start[name])}" for name, words in _START_WORDS.items()]
+    yield f"the start of the newest process: {', '.join([*shown, f'all else {duration_text(rest)}'])}"
+    if peaks := total["peak_memory_bytes"]:
+        yield f"memory at most: {', '.join(f'{name} {size / 2**30:.2f} GiB' for name, size in peaks.items())}"
+
+
+_START_WORDS = {
+    "tensorflow": "importing TensorFlow",
+    "build": "building the model",
+    "restore": "restoring",
+    "data": "building the data",
+}
 
 
 def _resolve_other(name: str, experiment: str, arguments: argparse.Namespace) -> Resolved:

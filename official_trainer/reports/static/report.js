@@ -2,8 +2,8 @@
 "use strict";
 
 const MOST_HIGHLIGHTED = 24;
-const PARTS = ["steps", "input", "tracing", "evaluation", "save", "export", "actions", "trackers", "start", "other", "lost", "between"];
-const PART_WORDS = { input: "waiting for data", save: "saves", start: "start and restarts", lost: "lost by kills", between: "no process" };
+const PARTS = ["steps", "input", "tracing", "evaluation", "save", "export", "actions", "trackers", "start", "other", "between"];
+const PART_WORDS = { input: "waiting for data", save: "saves", start: "start and restarts", between: "no process, or not recorded" };
 const DATA = JSON.parse(document.getElementById("data").textContent), { runs: RUNS, metric: METRIC } = DATA;
 const SLOTS = new Map(DATA.highlighted.map((run, slot) => [run, slot]));
 const hasEvaluations = DATA.charts.some((chart) => chart.curves.some((curve) => curve.split === "validation"));

@@ -29,7 +29,6 @@ def test_a_slow_map_is_told_of(model_dir, capsys):
     (attempt,) = time["attempts"]
     assert attempt["verdict"] == said[-1]
     assert attempt["input_fraction"] > 0.5
-    assert sum(attempt["fractions"].values()) == pytest.approx(1, abs=0.02)
     assert sum(attempt["seconds"].values()) == pytest.approx(attempt["wall_seconds"], rel=0.02)
     assert min(attempt["seconds"][part] for part in ("start", "tracing", "evaluation", "save", "export")) > 0
     assert attempt["traces"] == time["total"]["traces"] == {"train": 1, "eval": 1}
@@ -99,9 +98,9 @@ def test_the_parts_of_fifty_restarts_sum_to_the_wall_time(tmp_path):
         if not is_last:
             time.sleep(draw.choice([0, 0, 1]))
     total = recorded(str(run))["time"]["total"]
-    wall, spent = ended - started, sum(total["seconds"].values()) + sum(total["outside"].values())
+    wall, spent = ended - started, sum(total["seconds"].values())
     print(f"wall {wall:.2f} s, parts {spent:.2f} s, {total}, exit codes {codes}")
     assert {0, 143, -signal.SIGKILL} == set(codes)
     assert (total["restarts"], recorded(str(run))["restarts"]) == (num_restarts, num_restarts)
-    assert total["outside"]["between"] > 10
+    assert total["seconds"]["between"] > 10
     assert spent == pytest.approx(wall, rel=0.01)

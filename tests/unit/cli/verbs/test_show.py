@@ -129,24 +129,26 @@ def test_the_time_of_a_run_is_shown(workspace, capsys):
     (run / "params.yaml").write_text("")
     parts = {**dict.fromkeys(PARTS, 0.0), "start": 3.0, "steps": 1.0, "input": None}
     start = {"tensorflow": 1.5, "build": 0.25, "restore": 0.0, "data": 1.0}
-    total = {"restarts": 1, "wall_seconds": 4.0, "steps": 20, "seconds": parts}
-    total["fractions"] = {part: None if seconds is None else seconds / 4 for part, seconds in parts.items()}
+    total = {"restarts": 1, "wall_seconds": 4.0, "steps": 20, "seconds": parts | {"between": 16.0}}
+    total["peak_memory_bytes"] = {"process": 2**30}
     time = {"total": total, "attempts": [{"seconds": parts, "start": start}]}
     assert cli.main(["show", str(run), "--time"]) == 2
     assert "has no time yet: a run records it with each checkpoint, and at its end" in capsys.readouterr().err
     (run / "run.json").write_text(json.dumps({"time": time}))
     assert cli.main(["show", str(run), "--time"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [
-        "4 s in 2 processes, 20 steps",
-        "start               3 s   75 %",
-        "steps               1 s   25 %",
+    assert lines[:4] == [
+        "4 s in 2 processes, over 20 s, 20 steps",
+        "between            16 s   80 %",
+        "start               3 s   15 %",
+        "steps               1 s    5 %",
     ]
     assert "input      unknown" in lines
-    assert lines[-1] == (
+    assert lines[-2:] == [
         "the start of the newest process: importing TensorFlow 1.5 s, building the model 0.2 s, restoring 0 s, "
-        "building the data 1 s, all else 0.2 s"
-    )
+        "building the data 1 s, all else 0.2 s",
+        "memory at most: process 1.00 GiB",
+    ]
     assert cli.main(["show", str(run), "--time", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == time
     assert cli.main(["show", str(run), "--time", "runtime.seed=1"]) == 2
