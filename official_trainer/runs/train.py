@@ -1,7 +1,7 @@
 """The modes that train: the parts of a run put together around the loop.
 
 Owns: the order in which a training run is set up, and what is refused before its first step. Does not own: the order of
-events (`engine/loop.py`), what they write and the record of the end (`observer.py`).
+events (`engine/loop.py`), what they write (`observer.py`), the record of the end (`training_process.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from official_trainer.lock import DirectoryLock
 from official_trainer.runs.build import best_of, build, schedule_of, store_of
 from official_trainer.runs.health.time_account import TimeAccount, process_start_seconds
 from official_trainer.runs.job import Job
-from official_trainer.runs.observer import RunObserver, TrainingProcess
+from official_trainer.runs.observer import RunObserver
 from official_trainer.runs.resume import config_changes
+from official_trainer.runs.training_process import TrainingProcess
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import working

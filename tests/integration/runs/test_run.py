@@ -22,7 +22,8 @@ from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.runs import build, run, train
 from official_trainer.runs.job import Job, check_ready
-from official_trainer.runs.observer import RunObserver, TrainingProcess
+from official_trainer.runs.observer import RunObserver
+from official_trainer.runs.training_process import TrainingProcess
 from official_trainer.tasks import Task, optimization, registry
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker

@@ -59,7 +59,7 @@ def strike_at_step(step, by):
 
 def stop_in_phase(phase, seconds, by):
     """A signal so many seconds after the process enters a phase for the first time, while its main thread works."""
-    from official_trainer.runs.observer import TrainingProcess
+    from official_trainer.runs.training_process import TrainingProcess
 
     enter, is_struck = TrainingProcess.enter, False
 
