@@ -72,14 +72,12 @@ class SourceInUse:
       examples: how many there are.
       fingerprint: returns a text that changes with the data; empty if nothing tells.
       order: the library that orders the examples, with its version; empty for this one.
-      source: the `Source` itself.
     """
 
     section: str
     examples: int
     fingerprint: Callable[[], str]
     order: str
-    source: Any
 
     def facts(self) -> dict[str, Any]:
         """Returns what says that the data is the same, for a checkpoint."""

@@ -315,7 +315,6 @@ class _Pipeline:
             examples=count,
             fingerprint=source.fingerprint,
             order=context.order,
-            source=source,
         )
         context.sources.append(told)
         self._section = context.section

@@ -71,32 +71,20 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
     Raises:
       CheckpointError: there is no such checkpoint.
     """
-    init_checkpoint = getattr(job.config.task, "init_checkpoint", "")
-    may_begin = checkpoint == "latest" and (job.prebuilt is not None or init_checkpoint)
-    names = files.list_dir(job.model_dir) if may_begin else []  # checkpoints, whole or not, also of another tool
-    has_begun = any(name.endswith((".index", ".manifest.json")) for name in names)
-    begins = may_begin and not has_begun
-    directory, step = ("", 0) if begins else find_checkpoint(job, checkpoint)
+    chosen = None if _takes_first_weights(job, checkpoint) else find_checkpoint(job, checkpoint)
     with Watchdog(job.config.runtime, job.model_dir) as watchdog:
         watchdog.enter("build")
         with working("building the model", quiet=job.quiet):
             trainer = build(job)
         watchdog.observe(trainer)
         with trainer.process_group.leading():
-            watchdog.enter("restore", step)
-            if begins:
-                weights = "first weights, which no run has trained"
-                if trainer.context.step:
-                    weights = f"those that its program has trained for {trainer.context.step} steps"
-                elif init_checkpoint:
-                    weights = f"those of task.init_checkpoint={init_checkpoint}"
-                if not trainer.context.step:
-                    trainer.initialize()
-                    weights = "; ".join([weights, *map(str, trainer.restored)])
+            watchdog.enter("restore", None if chosen is None else chosen[1])
+            if chosen is None:
+                weights = _first_weights(job, trainer)
                 _logger.warning("%s holds no checkpoint; the weights that are evaluated are %s", job.model_dir, weights)
                 step = trainer.context.step
             else:
-                _, step = load_chosen(job, trainer, checkpoint, (directory, step))
+                _, step = load_chosen(job, trainer, checkpoint, chosen)
             watchdog.enter("evaluate", step)
             with working(f"evaluating step {step}", quiet=job.quiet):
                 eval_points = _evaluate(job, trainer, step)
@@ -106,6 +94,27 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
         outcome.step, outcome.metrics = step, numbers
         trackers.log("validation", step, eval_points)
     return numbers
+
+
+def _takes_first_weights(job: Job, checkpoint: str) -> bool:
+    """Whether there is no checkpoint, and the job says which weights take its place."""
+    has_others = job.prebuilt is not None or bool(getattr(job.config.task, "init_checkpoint", ""))
+    if checkpoint != "latest" or not has_others:
+        return False
+    names = files.list_dir(job.model_dir)  # checkpoints, whole or not, also of another tool
+    return not any(name.endswith((".index", ".manifest.json")) for name in names)
+
+
+def _first_weights(job: Job, trainer: Trainer) -> str:
+    """Makes sure that the trainer has its first weights; returns which these are."""
+    if trainer.context.step:
+        return f"those that its program has trained for {trainer.context.step} steps"
+    trainer.initialize()
+    init_checkpoint = getattr(job.config.task, "init_checkpoint", "")
+    weights = "first weights, which no run has trained"
+    if init_checkpoint:
+        weights = f"those of task.init_checkpoint={init_checkpoint}"
+    return "; ".join([weights, *map(str, trainer.restored)])
 
 
 def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
@@ -133,13 +142,13 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
                 exports = functools.partial(export_best, job, trainer) if job.config.trainer.export.best else None
                 best.observe(exports, rule=trainer.evaluation.rule_of(best.metric))
                 best.tidy()
-            results = _evaluate_each(job, trainer, trackers, lease, stop, watchdog)
+            results = _evaluate_all(job, trainer, trackers, lease, stop, watchdog)
             if best is not None and best.lacks:
                 _logger.warning(best.lacks)
             return results
 
 
-def _evaluate_each(
+def _evaluate_all(
     job: Job, trainer: Trainer, trackers: RunTrackers, lease: EvaluatorLease, stop: StopRequest, watchdog: Watchdog
 ) -> dict[str, float]:
     settings, rows = job.config.trainer, trackers.rows

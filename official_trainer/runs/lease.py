@@ -69,10 +69,10 @@ class EvaluatorLease:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         with self._lock:  # not while it is written
             self._thread.stop()
-            if kind is None:
+            if error_type is None:
                 files.remove(self._path)
 
     def reading(self, step: int | None) -> None:

@@ -167,10 +167,10 @@ class PredictionFiles:
         done = num_files is not None
         content = {"format_version": _FORMAT_VERSION, "settings": self._settings, "done": done, "num_files": num_files}
         # First under a hidden name of this share: other processes may write the manifest at the same time.
-        own = f".predictions-{self.share.index}.json"
-        files.remove_temporaries(self._directory, own)
-        files.write_text_atomically(files.join(self._directory, own), manifest.signed(content))
-        files.rename(files.join(self._directory, own), files.join(self._directory, MANIFEST))
+        name = f".predictions-{self.share.index}.json"
+        files.remove_temporaries(self._directory, name)
+        files.write_text_atomically(files.join(self._directory, name), manifest.signed(content))
+        files.rename(files.join(self._directory, name), files.join(self._directory, MANIFEST))
 
 
 def read_continuable(directory: str, settings: Mapping[str, Any], *, is_whole: bool = True) -> dict[str, Any] | None:
