@@ -224,18 +224,11 @@ class Batches:
         self._max_rows, self._keeps_state, self._on_batch = max_rows, keeps_state, on_batch
         self._batch_size = builder.params.global_batch_size
         self._end = sys.maxsize if max_rows is None else -(-max_rows // self._batch_size)
-        self._peeked: Columns | None = None
         self.number, self.has_ended = 0, False
-
-    def peek(self) -> Columns | None:
-        """Returns the outputs of batch 0, which the next call may ask for again; None if there is no example."""
-        self._peeked = next(iter(self.outputs(0, 1)), None)
-        return self._peeked
 
     def outputs(self, first: int, stop: int) -> list[Columns]:
         """Returns the outputs of the batches from number `first` until before `stop`; fewer at the end of the data."""
-        outputs = [self._peeked] if self._peeked is not None and first == 0 else []
-        self._peeked = None
+        outputs: list[Columns] = []
         if not self._keeps_state:
             self._move_to(min(first, self._end))
         computed = self._computed()
@@ -263,7 +256,7 @@ class Batches:
     def _computed(self) -> Iterator[tuple[int, Columns]]:
         """Yields number and outputs of the batches that are left, without what repeats the first ones."""
         for number, columns in self._inference.batches(self._iterator, self.number):
-            if self._max_rows is not None:
+            if self._max_rows is not None and columns:
                 rows, left = num_rows(columns), self._max_rows - number * self._batch_size
                 if rows not in (self._batch_size, left):
                     raise DataError(
@@ -282,12 +275,14 @@ def predict_into(target: PredictionFiles, batches: Batches) -> bool:
     Raises:
       DataError: there is no example.
     """
-    size = target.batches_per_file or target.choose_size(batches.peek())
+    first = [] if target.batches_per_file else batches.outputs(0, 1)
+    size = target.batches_per_file or target.choose_size(first)
     number = target.next_number()
-    while number is not None and not batches.has_ended:
-        if outputs := batches.outputs(number * size, (number + 1) * size):
+    while number is not None:
+        before = first if number == 0 else []
+        if outputs := [*before, *batches.outputs(number * size + len(before), (number + 1) * size)]:
             target.write(number, outputs)
-        number = target.next_number(number + 1)
+        number = None if batches.has_ended else target.next_number(number + 1)
     if batches.has_ended and not batches.number:
         raise DataError("there is nothing to predict: the data holds no example; check input_path")
     return target.finish(-(-batches.number // size) if batches.has_ended else None)

@@ -23,7 +23,7 @@ from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.runs import prediction_formats
 from official_trainer.runs.prediction_formats import FORMATS, PredictionsError, num_rows
-from official_trainer.shown import first_few, shorten
+from official_trainer.shown import first_few
 
 if TYPE_CHECKING:
     from official_trainer.engine.inference import Columns
@@ -32,7 +32,6 @@ DATA_SECTIONS = ("validation_data", "train_data")
 MANIFEST = "predictions.json"
 
 _FORMAT_VERSION = 1
-_TYPES: Mapping[str, Any] = {"settings": dict, "done": bool, "num_files": int | None}
 _FLAGS = ("format", "shard_size", "data", "checkpoint", "experiment")
 _FILE = re.compile(r"predictions-(\d{5,})\.[a-z]+")
 _FILE_BYTES = 32 << 20
@@ -107,10 +106,10 @@ class PredictionFiles:
         rows: int | None = self._settings["shard_size"]
         return None if rows is None else rows // self._batch_size
 
-    def choose_size(self, columns: Columns | None) -> int:
+    def choose_size(self, first: Sequence[Columns]) -> int:
         """Returns how many batches a file is to hold, by the size of the outputs of the first one, if there is one."""
-        row_bytes = sum(values.nbytes for values in columns.values()) // num_rows(columns) if columns else 0
-        rows = min(_FILE_ROWS, _FILE_BYTES // max(1, row_bytes))
+        row_bytes = [sum(values.nbytes for values in columns.values()) // num_rows(columns) for columns in first]
+        rows = min(_FILE_ROWS, _FILE_BYTES // max([1, *row_bytes]))
         batches = max(1, rows // self._batch_size)
         self._settings["shard_size"] = batches * self._batch_size
         return batches
@@ -220,11 +219,7 @@ def _read(directory: str) -> dict[str, Any] | None:
         return None
     path = files.join(directory, MANIFEST)
     try:
-        content = manifest.parse(files.read_text(path), MANIFEST, _FORMAT_VERSION)
-        for name, types in _TYPES.items():
-            if not isinstance(content[name], types):
-                raise TypeError(f"{name} is {shorten(repr(content[name]))}")
-        return content
+        return manifest.parse(files.read_text(path), MANIFEST, _FORMAT_VERSION)
     except (FileNotFoundError, ValueError, TypeError, KeyError) as error:
         raise PredictionsError(
             f"{path} cannot be read ({error}); name another --output to predict from the start"

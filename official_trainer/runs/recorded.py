@@ -102,7 +102,9 @@ class RecordedRun:
         """
         total = _mapping(_mapping(self.record.get("time")).get("total"))
         seconds = _mapping(total.get("seconds"))
-        examples, steps, waits = map(_number, (total.get("examples"), seconds.get("steps"), seconds.get("input", 0.0)))
+        examples, steps, waits = map(
+            _number, (total.get("examples"), seconds.get("steps"), seconds.get("input") or 0.0)
+        )
         if examples is None or steps is None or waits is None or examples <= 0 or steps + waits <= 0:
             return None
         return examples / (steps + waits)

@@ -289,12 +289,16 @@ def test_data_that_begins_again_is_cut_there(tmp_path, monkeypatch):
         Inference(trainer.task, trainer.model),
     )
 
-    def write(folder):
-        return predict_into(opened(folder, "npy", 5, 10), batches_of(inference, trainer.task, section, max_rows=23))
+    def write(folder, max_rows=23, shard_size=10):
+        batches = batches_of(inference, trainer.task, section, max_rows=max_rows)
+        return predict_into(opened(folder, "npy", 5, shard_size), batches)
+
+    def num_rows(folder):
+        return [len(np.load(path)) for path in sorted(folder.glob("*.npy"))]
 
     size = 5
-    assert write(tmp_path / "cut")
-    assert [len(np.load(path)) for path in sorted((tmp_path / "cut").glob("*.npy"))] == [10, 10, 3]
+    assert write(tmp_path / "cut") and write(tmp_path / "one", 23, None) and write(tmp_path / "short", 4, None)
+    assert [num_rows(tmp_path / name) for name in ("cut", "one", "short")] == [[10, 10, 3], [23], [4]]
     size = 4
     with pytest.raises(
         DataError, match=r"has 4 examples, and global_batch_size is 5, so it is unknown where they begin"
