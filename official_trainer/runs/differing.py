@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from official_trainer.config.text import flow
 from official_trainer.runs.recorded import RecordedRun
 
 _TRIALS, _RUN = "trials", "run"  # of a sweep: `trials/3/run`
 
-NOT_THERE = "–"
+_NOT_THERE = "–"
 """The value of a field in a run that does not have it."""
 
 
@@ -41,45 +40,27 @@ def names(directories: Sequence[str]) -> list[str]:
 
 
 def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
-    """Returns for each run the fields in which runs of its experiment differ, by path, each value as YAML."""
-    fields_of_runs: list[dict[str, str]] = [{} for _ in runs]
-    for numbers in groups(runs):
-        for path, texts in fields([runs[number].config for number in numbers]).items():
-            for number, text in zip(numbers, texts, strict=True):
-                if text is not None:
-                    fields_of_runs[number][path] = text
-    return fields_of_runs
+    """Returns for each run the fields in which runs of its experiment differ, by path, each value as YAML.
 
-
-def groups(runs: Sequence[RecordedRun]) -> list[list[int]]:
-    """Returns the runs whose configs are compared with each other, by their places in `runs`: those of an experiment.
-
-    Runs without the name of an experiment are compared if their tasks have the same fields. A run without a config
-    is in no group.
+    Runs without the name of an experiment are compared if their tasks have the same fields.
     """
-    members: dict[object, list[int]] = {}
+    fields_of_runs: list[dict[str, str]] = [{} for _ in runs]
+    numbers_of: dict[object, list[int]] = {}
     for number, run in enumerate(runs):
         if run.config:
             of_task = (path.split(".")[1].partition("[")[0] for path in run.config if path.startswith("task."))
-            members.setdefault(run.experiment or frozenset(of_task), []).append(number)
-    return [*members.values()]
-
-
-def fields(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None]]:
-    """Returns the values of each field that differs between configs, as YAML; None where one is not to show it.
-
-    Args:
-      configs: by path the value of each field.
-    """
-    texts_by_path: dict[str, list[str | None]] = {}
-    for path in dict.fromkeys(path for config in configs for path in config):
-        texts = [flow(config[path]) if path in config else None for config in configs]
-        if len(set(texts)) > 1:
-            texts_by_path[path] = texts
-    chosen = tuple(path.removesuffix("type") for path in texts_by_path if path.endswith(".type"))
-    for path, texts in list(texts_by_path.items()):
-        if not path.startswith(chosen):
-            texts_by_path[path] = [NOT_THERE if text is None else text for text in texts]
-        elif not path.endswith(".type") and len({*texts} - {None}) == 1:
-            del texts_by_path[path]  # other runs have chosen another type, which has no such field
-    return texts_by_path
+            numbers_of.setdefault(run.experiment or frozenset(of_task), []).append(number)
+    for numbers in numbers_of.values():
+        configs = [runs[number].config for number in numbers]
+        paths = dict.fromkeys(itertools.chain.from_iterable(configs))
+        texts_by_path = {path: [flow(config[path]) if path in config else None for config in configs] for path in paths}
+        texts_by_path = {path: texts for path, texts in texts_by_path.items() if len(set(texts)) > 1}
+        chosen = tuple(path.removesuffix("type") for path in texts_by_path if path.endswith(".type"))
+        for path, texts in texts_by_path.items():
+            is_of_choice = path.startswith(chosen)
+            if is_of_choice and not path.endswith(".type") and len({*texts} - {None}) == 1:
+                continue  # other runs have chosen another type, which has no such field
+            for number, text in zip(numbers, texts, strict=True):
+                if text is not None or not is_of_choice:
+                    fields_of_runs[number][path] = _NOT_THERE if text is None else text
+    return fields_of_runs
