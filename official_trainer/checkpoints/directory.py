@@ -72,10 +72,9 @@ class CheckpointDirectory:
         """
         if self._is_ours:
             return
-        names = files.list_dir(self.path)
         ours = any(manifest.state(part_of) != "unmarked" for part_of in manifest.parts(self.path).values())
-        foreign = [name.removesuffix(".index") for name in names if name.endswith(".index")]
-        if foreign and not ours and not garden.wrote_any(self.path, foreign):
+        foreign = [name.removesuffix(".index") for name in files.list_dir(self.path) if name.endswith(".index")]
+        if foreign and not ours and not any(garden.wrote(files.join(self.path, name)) for name in foreign):
             raise CheckpointError(
                 f"{self.path} holds TensorFlow checkpoints without manifests: {', '.join(foreign)}. Another tool wrote "
                 "them, or their manifests were deleted, so it is unknown whether they are whole. To start from their "

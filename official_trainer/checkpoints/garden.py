@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
@@ -70,11 +70,6 @@ def wrote(prefix: str) -> bool:
     """Whether the driver wrote a checkpoint, under the name that it gives it."""
     step = step_of(prefix)
     return step is not None and (is_best(prefix) or files.base_name(prefix) == f"ckpt-{step}")
-
-
-def wrote_any(directory: str, names: Iterable[str]) -> bool:
-    """Whether the driver wrote one of the checkpoints of a directory that are named."""
-    return any(wrote(files.join(directory, name)) for name in names)
 
 
 def best(directory: str) -> tuple[str, int, dict[str, Any]] | None:

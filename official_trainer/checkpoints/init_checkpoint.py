@@ -4,17 +4,16 @@ Owns: finding it by its prefix, by one of its files or by its directory, and the
 Does not own: reading it (`restore.py`, or the Task's own `initialize`), which checkpoint of a run is restored
 (`store.py`), or when one of this package is whole (`manifest.py`).
 
-A directory of this package or of Model Garden's driver is known by its files. A SavedModel holds its values as a
-checkpoint. In one of another tool, TensorFlow's
-pointer file says which checkpoint is the newest, and without that file the number in its name. In each, a checkpoint
-that is damaged is passed over: its files are all read, and TensorFlow compares their checksums.
+A directory of this package or of Model Garden's driver is known by its files; a checkpoint that is damaged is passed
+over. A SavedModel holds its values as a checkpoint. In a directory of another tool, TensorFlow's pointer file says
+which checkpoint is the newest, and without that file the number in its name. All values are read, and TensorFlow
+compares their checksums.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
@@ -79,43 +78,34 @@ def _find(path: str, setting: str) -> str:
         if damage is not None:
             raise CheckpointError(f"{setting} is a SavedModel, and its values are damaged: {damage}.")
         return values
-    if manifest.committed_steps(path):
-        newest, damaged = manifest.newest_whole(path)
-        for step, damage in damaged.items():
-            _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path, step, damage)
-        if newest is not None:
-            return manifest.find(path, newest)
-    else:
-        for candidate in _newest_first(path, setting):
-            if (damage := manifest.damage_of_values(candidate)) is None:
-                return candidate
-            _logger.warning("%s is damaged: %s; using an older one", candidate, damage)
-    raise CheckpointError(f"{setting} holds checkpoints, but none that is whole.")
+    if not manifest.committed_steps(path):
+        return _newest_of_another_tool(path, setting)
+    newest, damaged = manifest.newest_whole(path)
+    for step, damage in damaged.items():
+        _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path, step, damage)
+    if newest is None:
+        raise CheckpointError(f"{setting} holds checkpoints, but none that is whole.")
+    return manifest.find(path, newest)
 
 
-def _newest_first(directory: str, setting: str) -> Iterator[str]:
-    """Yields the prefixes of the checkpoints that another tool has left in a directory."""
+def _newest_of_another_tool(directory: str, setting: str) -> str:
+    """Returns the prefix of the checkpoint that the pointer file names, or else of the one with the highest number."""
     names = files.list_dir(directory)
     saved_names = [name.removesuffix(".index") for name in names if name.endswith(".index")]
     if not saved_names:
         instead = f": it holds {first_few(names)}" if names else ": it is empty"
         raise CheckpointError(f"{setting} holds no checkpoint{instead}.")
-    pointed = tf.train.latest_checkpoint(directory)  # None where there is no pointer, or what it names is gone
-    newest = "" if pointed is None else files.base_name(pointed)
-    stems = {_LAST_NUMBER.sub("", name) for name in ([newest] if newest else saved_names)}
-    if len(stems) > 1:
-        raise CheckpointError(f"{setting} holds several checkpoints; name one of them: {', '.join(saved_names)}.")
-    if pointed is not None:
-        yield pointed
-    alike = [name for name in saved_names if _LAST_NUMBER.sub("", name) in stems]
-    for name in sorted(alike, key=_number, reverse=True):
-        if not newest or _number(name) < _number(newest):
-            yield files.join(directory, name)
-
-
-def _number(name: str) -> int:
-    match = _LAST_NUMBER.search(name)
-    return -1 if match is None else int(match[0])
+    newest = tf.train.latest_checkpoint(directory)  # None where there is no pointer, or what it names is gone
+    if newest is None:
+        if len({_LAST_NUMBER.sub("", name) for name in saved_names}) > 1:
+            raise CheckpointError(f"{setting} holds several checkpoints; name one of them: {', '.join(saved_names)}.")
+        numbered = max(saved_names, key=lambda name: int((_LAST_NUMBER.search(name) or ["0"])[0]))
+        newest = files.join(directory, numbered)
+    if damage := manifest.damage_of_values(newest):
+        others = ", ".join(name for name in saved_names if name != files.base_name(newest))
+        fix = f"; name another one: {others}" if others else ""
+        raise CheckpointError(f"{setting}: its newest checkpoint {files.base_name(newest)} is damaged: {damage}{fix}.")
+    return newest
 
 
 def _check_manifest(prefix: str, setting: str) -> None:

@@ -235,8 +235,7 @@ def gardens_steps(directory: str) -> Collection[int]:
     A damaged one does not say so itself.
     """
     unmarked = {step: part_of for step, part_of in parts(directory).items() if state(part_of) == "unmarked"}
-    names = [name for part_of in unmarked.values() for name in part_of if name.endswith(".index")]
-    return unmarked.keys() if garden.wrote_any(directory, [name.removesuffix(".index") for name in names]) else ()
+    return unmarked.keys() if any(garden.wrote(prefix(directory, step)) for step in unmarked) else ()
 
 
 def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:

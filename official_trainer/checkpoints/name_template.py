@@ -16,7 +16,6 @@ COUNTERS = ("epoch", "batch", "step")
 """Placeholders for whole numbers; every other one is for a metric of the evaluation."""
 
 _MOST_BYTES = 255
-_MOST_PLACEHOLDERS = 64
 _LARGEST_COUNT = 2**63 - 1
 _LONG_VALUES = (-3.4028234663852886e38, -2.2250738585072014e-308)
 """Numbers of an evaluation that many digits can be needed for: the largest of 32 bits, and one of 64 bits."""
@@ -78,10 +77,6 @@ def _parse(text: str) -> list[tuple[str, str | None, str]]:
         segments = list(string.Formatter().parse(text))
     except ValueError as error:
         raise ValueError(f"{shorten(text)!r} cannot be read: {error}; {_HINT}") from None
-    if len(segments) > _MOST_PLACEHOLDERS:
-        raise ValueError(
-            f"has {len(segments)} placeholders and texts between them; at most {_MOST_PLACEHOLDERS} are allowed"
-        )
     parsed: list[tuple[str, str | None, str]] = []
     for literal, field, spec, conversion in segments:
         if field is None:

@@ -70,7 +70,7 @@ HINT = r"placeholders are {epoch}, {batch}, {step} and metrics of the evaluation
         ),
         ("{loss:" + "9" * 5000 + "f}", "cannot hold {loss:99999"),
         ("{step:c}", "cannot hold {step:c}: %c arg not in range(0x110000); it stands for a whole number"),
-        ("{step}" * 65, "has 65 placeholders and texts between them; at most 64 are allowed"),
+        ("{step}" * 5000, "produces names of up to 95000 bytes, and a folder's has at most 255; shorten the text"),
         (
             "é" * 128,
             "produces names of up to 256 bytes, and a folder's has at most 255; shorten the text, or write metrics as",
