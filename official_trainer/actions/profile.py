@@ -55,7 +55,7 @@ class ProfileConfig(ActionConfig):
     directory: str = "train"
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if problem := folder_problem(self.directory, own="train"):
+        if problem := folder_problem(self.directory, default="train"):
             yield "directory", problem
 
     def build(self) -> Profile:

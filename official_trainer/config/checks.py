@@ -15,7 +15,7 @@ from official_trainer.config.declaration import Config, OneOf
 from official_trainer.config.decode import normalised
 from official_trainer.config.errors import Origin, Problem, source_lines
 from official_trainer.config.provenance import Trail, around, is_inside
-from official_trainer.config.text import parts
+from official_trainer.config.text import written_items
 
 
 def rules(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator[Problem]:
@@ -49,7 +49,7 @@ def unused(config: Config, trail: Trail, problems: Sequence[Problem], *, is_allo
     """
     bad = {problem.path for problem in problems}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
-    holders = {place for path in touched for place in around(path)}
+    holders = {inner for path in touched for inner in around(path)}
     for path, section in sections_in_force(config):
         if not isinstance(section, OneOf):
             continue
@@ -58,8 +58,8 @@ def unused(config: Config, trail: Trail, problems: Sequence[Problem], *, is_allo
             branch = fields.join(path, name)
             if name in ("type", section.type) or branch not in holders or type_path in bad:
                 continue
-            inside = [place for place in touched if is_inside(place, branch)]
-            is_overruled = all(trail.is_overruled(place, type_path) for place in inside)
+            inside = [inner for inner in touched if is_inside(inner, branch)]
+            is_overruled = all(trail.is_overruled(inner, type_path) for inner in inside)
             if is_allowed != (section.IS_LENIENT or is_overruled):
                 continue
             chosen = f"{type_path} is '{section.type}'" if section.type else f"{type_path} is not set"
@@ -87,7 +87,7 @@ def _sizes(value: Any, path: str) -> Iterator[tuple[str, int]]:
         for index, item in enumerate(value):
             yield from _sizes(item, fields.join(path, index))
     elif fields.is_section(value) or isinstance(value, dict):
-        for key, part in parts(value):
+        for key, part in written_items(value):
             yield path, limits.size(key)
             yield from _sizes(part, fields.join(path, key))
 
@@ -95,7 +95,7 @@ def _sizes(value: Any, path: str) -> Iterator[tuple[str, int]]:
 def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
     """Yields settings by files and flags that are allowed but have no effect, or not the declared type."""
     yield from unused(config, trail, [], is_allowed=True)
-    first = {place: path for path in reversed(trail.touched()) for place in around(path)}
+    first = {outer: path for path in reversed(trail.touched()) for outer in around(path)}
     for path, section in sections_in_force(config):
         for name, what, *_ in section.ignored():
             setter = first.get(ignored := fields.join(path, name))

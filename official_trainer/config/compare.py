@@ -23,7 +23,7 @@ from official_trainer.config.dump import flat, recorded
 from official_trainer.config.errors import Origin
 from official_trainer.config.overrides import format_override
 from official_trainer.config.provenance import Resolved
-from official_trainer.config.text import flow, parts
+from official_trainer.config.text import flow, written_items
 
 _MOST_VALUE = 40
 DEFAULT = "class default"
@@ -58,8 +58,8 @@ def differences(before: Mapping[str, Any], resolved: Resolved) -> list[Differenc
       before: the earlier configuration as plain data.
       resolved: the configuration in force.
     """
-    found = _Comparison(resolved).value(dict(before), resolved.config, "")
-    return sorted(found, key=lambda difference: difference.path)
+    differing = _Comparison(resolved).value(dict(before), resolved.config, "")
+    return sorted(differing, key=lambda difference: difference.path)
 
 
 class _Comparison:
@@ -73,7 +73,7 @@ class _Comparison:
         if isinstance(now, OneOf) and isinstance(before, dict) and before.get("type") != now.type:
             yield from self._choice(before, now, path)
         elif fields.is_section(now) and isinstance(before, dict) and not (now.IS_WHOLE or is_other):
-            for name, part in parts(now):
+            for name, part in written_items(now):
                 old = before[name] if name in before else _default(now, name)
                 yield from self.value(old, part, fields.join(path, name))
             for gone in before.keys() - {name for name, _ in fields.children(now)}:
@@ -84,8 +84,8 @@ class _Comparison:
         elif not _is_same(before, after := _plain(now)):
             undo, origin = () if before is Ellipsis else (format_override(path, before),), self._trail.origin(path)
             if fields.is_section(now):
-                inside = [place for place, part in fields.walk(now, path) if not fields.is_section(part)]
-                origin = next((found for found in map(self._trail.origin, inside) if found.by_user), origin)
+                inside = [inner for inner, part in fields.walk(now, path) if not fields.is_section(part)]
+                origin = next((differing for differing in map(self._trail.origin, inside) if differing.by_user), origin)
             yield Difference(path=path, before=before, after=after, origin=origin, undo=undo)
 
     def _choice(self, before: dict[Any, Any], now: OneOf, path: str) -> Iterator[Difference]:
@@ -127,7 +127,7 @@ def _has_matching_sections(before: Any, now: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     if fields.is_section(value) or isinstance(value, dict):
-        return {key: _plain(part) for key, part in parts(value)}
+        return {key: _plain(part) for key, part in written_items(value)}
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
@@ -188,23 +188,23 @@ def sides(resolved: Resolved) -> dict[str, Side]:
 
     Of values from the `params.yaml` of a run, the source is what that has as a comment.
     """
-    found = {}
+    by_path = {}
     for path in flat(resolved.config):
         value = fields.at(resolved.config, fields.parse_path(path))
         origin, reference = resolved.trail.origin(path), resolved.trail.references.get(path)
         source = origin.brief if reference is None else f"= {reference.shown} of {origin.brief}"
         source = source if (before := recorded(origin)) is None else before
-        found[path] = Side(_plain(value), f"experiment {resolved.experiment}" if source == "experiment" else source)
-    return found
+        by_path[path] = Side(_plain(value), f"experiment {resolved.experiment}" if source == "experiment" else source)
+    return by_path
 
 
 def written_sides(config: Mapping[str, Any], comments: Mapping[str, str], experiment: str | None) -> dict[str, Side]:
     """Returns each field of a `params.yaml`, given as `written.fields_of` returns it."""
-    found = {}
+    by_path = {}
     for path, value in config.items():
         source = comments.get(path, DEFAULT)
-        found[path] = Side(value, f"experiment {experiment}" if source == "experiment" else source)
-    return found
+        by_path[path] = Side(value, f"experiment {experiment}" if source == "experiment" else source)
+    return by_path
 
 
 def contrasts(before: Mapping[str, Side], after: Mapping[str, Side]) -> list[Contrast]:
@@ -212,21 +212,21 @@ def contrasts(before: Mapping[str, Side], after: Mapping[str, Side]) -> list[Con
 
     A branch that only one of them selects is shown as far as something has set it.
     """
-    found = []
+    differing = []
     for path in dict.fromkeys([*after, *before]):
         both = before.get(path, Side()), after.get(path, Side())
         is_implied = any(side.value is Ellipsis for side in both) and any(side.source == DEFAULT for side in both)
         if both[0].text != both[1].text and not is_implied:
-            found.append(Contrast(path, *both))
-    return found
+            differing.append(Contrast(path, *both))
+    return differing
 
 
-def text(found: Sequence[Contrast]) -> list[str]:
+def text(differing: Sequence[Contrast]) -> list[str]:
     """Returns the lines that show fields that differ, each with a line for either value, aligned."""
-    texts = [side.text for contrast in found for side in (contrast.before, contrast.after)]
+    texts = [side.text for contrast in differing for side in (contrast.before, contrast.after)]
     width = max((len(text) for text in texts if len(text) <= _MOST_VALUE), default=0)
     shown = []
-    for contrast in found:
+    for contrast in differing:
         shown += ["", contrast.path]
         for mark, side in (("-", contrast.before), ("+", contrast.after)):
             shown.append(f"  {mark} {side.text:<{width}}  {side.source}".rstrip())

@@ -77,13 +77,13 @@ class Component(Config):
         """Returns the types that a file of the package or of the workspace defines, each with its module."""
         root = cls.family()
         packaged = _packaged(root.FOLDER, root.__name__)
-        own = _files(_workspace[0] / root.FOLDER, root.__name__) if _workspace else []
-        if twice := sorted({*packaged} & {*own}):
+        added = _files(_workspace[0] / root.FOLDER, root.__name__) if _workspace else []
+        if twice := sorted({*packaged} & {*added}):
             what = f"type '{twice[0]}' exists twice, in the package and in the workspace"
             raise ConfigError([Problem(what, fix=f"rename {root.FOLDER}/{twice[0]}.py")])
         return {
             **{name: f"official_trainer.{root.FOLDER}.{name}" for name in packaged},
-            **{name: f"{root.FOLDER}.{name}" for name in own},
+            **{name: f"{root.FOLDER}.{name}" for name in added},
         }
 
     @classmethod
@@ -93,31 +93,31 @@ class Component(Config):
         Raises:
           ConfigError: there is no such type, or two, or its module cannot be imported.
         """
-        root, own = cls.family(), cls._with_file()
-        place = f"{root.FOLDER}/{name}.py"
+        root, with_file = cls.family(), cls._with_file()
+        file = f"{root.FOLDER}/{name}.py"
         try:
-            if name in own:
-                module: types.ModuleType | None = importlib.import_module(own[name])
+            if name in with_file:
+                module: types.ModuleType | None = importlib.import_module(with_file[name])
             else:
                 module = installed.load(root.GROUP, name, f"the type {name}")
         except Exception as error:
-            text = f"{place} cannot be imported: {type(error).__name__}: {error}"
+            text = f"{file} cannot be imported: {type(error).__name__}: {error}"
             raise ConfigError([Problem(str(error) if isinstance(error, installed.PackageError) else text)]) from error
         if module is None:
             names = cls.names()
-            fix = f"or add {place} to the workspace, or install its package" if name.isidentifier() else ""
+            fix = f"or add {file} to the workspace, or install its package" if name.isidentifier() else ""
             what, allowed = f"unknown type '{shorten(name)}'", ", ".join(sorted(names))
             raise ConfigError([Problem(what, allowed=allowed, near=best_match(name, names), fix=fix)])
-        found = [
+        classes = [
             value
             for value in vars(module).values()
             if isinstance(value, type) and issubclass(value, root) and value.__module__ == module.__name__
         ]
-        if len(found) != 1:
-            where = place if name in own else module.__name__
-            what = f"{where} must define one {root.__name__}; it defines {len(found)}"
+        if len(classes) != 1:
+            where = file if name in with_file else module.__name__
+            what = f"{where} must define one {root.__name__}; it defines {len(classes)}"
             raise ConfigError([Problem(what)])
-        return found[0]
+        return classes[0]
 
     def build(self, *_arguments: Any, **_options: Any) -> Any:
         """Returns what this configures; the root of the family documents the arguments."""

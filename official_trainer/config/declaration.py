@@ -133,11 +133,11 @@ class UnknownFieldError(ConfigError, TypeError):
     """Python code gives a section a value for a field that it does not have."""
 
     def __init__(self, cls: type[Config], name: str) -> None:
-        known = [spelling(field) for field in cls.__dataclass_fields__]
-        near = next((ours for ours in other_names.ours(name) if ours in known), best_match(name, known))
+        names = [spelling(field) for field in cls.__dataclass_fields__]
+        near = next((ours for ours in other_names.ours(name) if ours in names), best_match(name, names))
         what = f"{cls.__name__} has no field '{name}'"
         fix = "" if near else "show --explain EXPERIMENT lists the fields of an experiment"
-        allowed = "" if near or len(known) > _MOST_LISTED else ", ".join(known)
+        allowed = "" if near or len(names) > _MOST_LISTED else ", ".join(names)
         super().__init__([Problem(what, near=near, allowed=allowed, fix=fix, origin=calling_line())])
 
 

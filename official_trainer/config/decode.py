@@ -118,11 +118,11 @@ class Decoder:
 
     def _referring(self, node: Node) -> Node:
         """Returns a scalar that refers to other fields as a reference, and another one without its escapes."""
-        if node.kind != "scalar" or "${" not in node.value or not self.root.HAS_REFERENCES:
+        if node.form != "scalar" or "${" not in node.value or not self.root.HAS_REFERENCES:
             return node
         if reference_text.refers(node.value):
             reference = Reference(node.value, node.origin, node.length)
-            return dataclasses.replace(node, kind="reference", value=reference)
+            return dataclasses.replace(node, form="reference", value=reference)
         return dataclasses.replace(node, value=reference_text.unescaped(node.value))
 
     def _typed(self, node: Node, tp: Any, current: Any, path: str) -> Any:
@@ -130,13 +130,13 @@ class Decoder:
         if node.is_part:
             return self._part(node, tp, current, path)
         types = [fields.strip(arm)[0] for arm in fields.arms(tp) if arm is not fields.NoneType]
-        if node.kind == "reference" and not all(map(fields.is_section_type, types)):  # nothing can refer to a section
+        if node.form == "reference" and not all(map(fields.is_section_type, types)):  # nothing can refer to a section
             self.num_references += 1
             if self.num_references > limits.MAX_REFERENCES:
                 what = f"is one more than the {limits.MAX_REFERENCES} references that are allowed"
                 return self._fail(node, path, what, fix="write the value")
             return node.value
-        if node.kind == "python" and fields.is_section(node.value):
+        if node.form == "python" and fields.is_section(node.value):
             return self._python_section(node, tp, path)
         if self._as_garden and node.is_null and node.value not in ("", "None"):  # YAML's null; None is text there
             return None
@@ -144,16 +144,16 @@ class Decoder:
             return self._union(node, bare, current, path)
         if fields.is_section_type(bare):
             return self._section(node, bare, current, path)
-        if fields.is_list(bare) or (bare is Any and node.kind == "list"):
+        if fields.is_list(bare) or (bare is Any and node.form == "list"):
             return self._list(node, tuple if bare is Any else bare, current, path)
-        if fields.is_mapping(bare) or (bare is Any and node.kind == "mapping"):
+        if fields.is_mapping(bare) or (bare is Any and node.form == "mapping"):
             return self._mapping(node, bare, current, path)
         return self._scalar(node, bare, ranges, path)
 
     def _scalar(self, node: Node, tp: Any, ranges: tuple[Any, ...], path: str, narrow: bool = False) -> Any:
-        if node.kind == "python":
+        if node.form == "python":
             return self._python_value(node, tp, ranges, path)
-        if node.kind != "scalar":
+        if node.form != "scalar":
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown)
         reads_null = tp in (str, Any, fields.NoneType) or node.value in typing.get_args(tp)
         if node.is_null and not reads_null:
@@ -164,13 +164,13 @@ class Decoder:
         try:
             result = scalars.value_of(node.value, tp, quoted=node.quoted, narrow=narrow)
         except scalars.MisreadError as error:
-            return self._fail(node, path, got=node.shown, **error.parts)
+            return self._fail(node, path, got=node.shown, **error.details)
         return self._in_range(node, result, ranges, path)
 
     def _in_range(self, node: Node, value: Any, ranges: tuple[Any, ...], path: str) -> Any:
         for limit in ranges:
             if refused := limit.problem(value):
-                return self._fail(node, path, refused, got=fields.show(value) if node.kind == "python" else node.value)
+                return self._fail(node, path, refused, got=fields.show(value) if node.form == "python" else node.value)
         return value
 
     def _python_value(self, node: Node, tp: Any, ranges: tuple[Any, ...], path: str) -> Any:
@@ -212,7 +212,7 @@ class Decoder:
             if node.is_null:
                 return None
             arms.remove(fields.NoneType)
-            if self._as_garden and node.kind == "scalar" and len(arms) == 1:
+            if self._as_garden and node.form == "scalar" and len(arms) == 1:
                 result = self._typed(node, arms[0], current, path)
                 if not isinstance(result, OneOf):
                     return result
@@ -222,38 +222,38 @@ class Decoder:
         fitting = [arm for arm in arms if _fits(arm, node)]
         if len(arms) == 1 or len(fitting) == 1:
             return self._typed(node, (fitting or arms)[0], current, path)
-        found: list[Problem] = []
+        refused: list[Problem] = []
         types = [fields.strip(arm)[0] for arm in fitting]
         num_problems = len(self.problems)
         for arm in sorted(fitting, key=functools.partial(_rank, node)):
             bare, ranges = fields.strip(arm)
-            if bare in (bool, int) and node.kind == "scalar":
+            if bare in (bool, int) and node.form == "scalar":
                 result = self._scalar(node, bare, ranges, path, narrow=float in types or str in types)
             else:
                 result = self._typed(node, arm, current, path)
             if len(self.problems) == num_problems:
                 return result
-            found += self.problems[num_problems:]
+            refused += self.problems[num_problems:]
             del self.problems[num_problems:]
-        outside = [p for p in found if p.got == node.value]  # the type was right, the range was not
-        if outside or (found and node.kind not in ("scalar", "python")):
-            self.problems += outside or found
+        outside = [p for p in refused if p.got == node.value]  # the type was right, the range was not
+        if outside or (refused and node.form not in ("scalar", "python")):
+            self.problems += outside or refused
             return FAILED
-        near = next((p.near for p in found if p.near), "")
+        near = next((p.near for p in refused if p.near), "")
         return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, near=near)
 
     def _list(self, node: Node, tp: Any, current: Any, path: str) -> Any:
-        if node.kind == "scalar" and self._as_garden and node.value and str in typing.get_args(tp):
+        if node.form == "scalar" and self._as_garden and node.value and str in typing.get_args(tp):
             return node.value
-        types = fields.item_types(tp, len(node.value)) if node.kind == "list" else None
+        types = fields.item_types(tp, len(node.value)) if node.form == "list" else None
         if types is None:
-            got = counted(len(node.value), "item") if node.kind == "list" else node.shown
-            is_item = node.kind == "scalar" and not node.is_null and fields.item_types(tp, 1) is not None
+            got = counted(len(node.value), "item") if node.form == "list" else node.shown
+            is_item = node.form == "scalar" and not node.is_null and fields.item_types(tp, 1) is not None
             fix = f"write [{shorten(node.value)}]" if is_item else ""
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=got, fix=fix)
         pairs = enumerate(zip(node.value, types, strict=True))
         now = dict(fields.children(current))
-        is_alike = len(now) == len(node.value) and all(item.kind == "mapping" for item in node.value)
+        is_alike = len(now) == len(node.value) and all(item.form == "mapping" for item in node.value)
         if not self._as_garden or not is_alike:
             self.trail.replace(path)
             now = {i: blank(part) for i, part in now.items()}
@@ -262,23 +262,23 @@ class Decoder:
         return FAILED if any(item is FAILED for item in items) else tuple(items)
 
     def _mapping(self, node: Node, tp: Any, current: Any, path: str) -> Any:
-        if node.kind != "mapping":
+        if node.form != "mapping":
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown)
         is_merged = node.is_part or node.appends or self._as_garden
         old = current if isinstance(current, dict) else {}
         if not is_merged:
             self.trail.replace(path)
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for key, item in node.value:
             if wrong := limits.unstorable(key.value):
                 return self._fail(key, path, f"the name '{shorten(key.value)}' {wrong}", fix="write it as UTF-8")
-            place = fields.join(path, key.value)
+            inner = fields.join(path, key.value)
             item_type = _kept(fields.value_type(tp) if tp is not Any else Any, old, key.value)
             now = old.get(key.value) if is_merged else None
-            found[key.value] = self.value(item, item_type, now, place)
-        if any(item is FAILED for item in found.values()):
+            entries[key.value] = self.value(item, item_type, now, inner)
+        if any(item is FAILED for item in entries.values()):
             return FAILED
-        return FrozenDict({**old, **found} if is_merged else found)
+        return FrozenDict({**old, **entries} if is_merged else entries)
 
     def _append(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         """Adds items to a list, or entries to a mapping."""
@@ -287,11 +287,11 @@ class Decoder:
             what = "is not a list or a mapping, so there is nothing to append to"
             return self._fail(node, path, what, fix="use '='")
         if fields.is_mapping(tp):
-            if node.kind != "mapping":
+            if node.form != "mapping":
                 return self._fail(node, path, "only a mapping can be added to a mapping", got=node.shown)
             return self._mapping(node, tp, current, path)
         old = current if isinstance(current, tuple) else () if current in (None, "") else (current,)
-        items = node.value if node.kind == "list" else (dataclasses.replace(node, appends=False),)
+        items = node.value if node.form == "list" else (dataclasses.replace(node, appends=False),)
         types = fields.item_types(tp, len(old) + len(items)) or []
         if len(types) != len(old) + len(items):
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=f"{len(old) + len(items)} items")
@@ -302,12 +302,12 @@ class Decoder:
     # Sections.
 
     def _section(self, node: Node, tp: type[Config], current: Any, path: str) -> Any:
-        if node.kind == "reference" or (node.kind == "scalar" and not node.is_null):
+        if node.form == "reference" or (node.form == "scalar" and not node.is_null):
             node = _expanded(node, tp)
         if issubclass(tp, Component) and (tp := self._component(node, tp, current, path)) is FAILED:
             return FAILED
         cls = type(current) if isinstance(current, tp) else tp
-        if node.kind != "mapping":
+        if node.form != "mapping":
             return self._not_a_section(node, cls, current, path)
         start = current if isinstance(current, tp) and (node.is_part or not cls.IS_WHOLE) else None
         if start is None:
@@ -338,29 +338,29 @@ class Decoder:
         tp = fields.hints(cls)[name]
         if issubclass(cls, OneOf) and name == "type" and tp == (str | None):
             tp = Literal[tuple(fields.choices(cls))] | None
-        place = fields.join(path, spelling(name))
+        inner = fields.join(path, spelling(name))
         outside, self._as_garden = self._as_garden, cls.is_read_as_garden(name)
-        result = self.value(node, tp, current, place)
+        result = self.value(node, tp, current, inner)
         self._as_garden = outside
         return result
 
     def _component(self, node: Node, tp: type[Component], current: Any, path: str) -> Any:
         """Returns the class that `type` chooses; without `type`, the present class."""
-        named = [item for key, item in node.value if key.value == "type"] if node.kind == "mapping" else []
-        known = type(current) if isinstance(current, tp) else tp
+        named = [item for key, item in node.value if key.value == "type"] if node.form == "mapping" else []
+        present = type(current) if isinstance(current, tp) else tp
         if named and reference_text.refers(str(named[-1].value)):
             what = "decides which fields there are, so it cannot refer to one"
             return self._fail(named[-1], fields.join(path, "type"), what, fix="write the word")
-        if not named or named[-1].kind != "scalar":
-            if node.kind != "mapping" or known is not tp.family():
-                return known
+        if not named or named[-1].form != "scalar":
+            if node.form != "mapping" or present is not tp.family():
+                return present
             return self._fail(node, path, "needs type", fix=f"one of {', '.join(sorted(tp.names()))}")
         try:
             return tp.family().named(named[-1].value)
         except ConfigError as error:
-            place = fields.join(path, "type")
+            type_path = fields.join(path, "type")
             at = {"origin": named[-1].origin, "length": named[-1].length}
-            self.problems += [dataclasses.replace(problem, path=place, **at) for problem in error.problems]
+            self.problems += [dataclasses.replace(problem, path=type_path, **at) for problem in error.problems]
             return FAILED
 
     def _not_a_section(self, node: Node, cls: type[Config], current: Any, path: str) -> Any:
@@ -370,11 +370,11 @@ class Decoder:
         if node.is_null:
             fix = "write type: null for none" if issubclass(cls, OneOf) else "remove it to keep the defaults"
             return self._fail(node, path, "a section cannot be null", fix=fix)
-        is_glued = node.kind == "scalar" and not node.quoted and fields.is_path(node.value.partition(":")[0])
+        is_glued = node.form == "scalar" and not node.quoted and fields.is_path(node.value.partition(":")[0])
         fix = "put a space after ':'" if is_glued and ":" in node.value else ""
         fix = fix or _meant_inside(node, cls, current, path)
         what = " or ".join([f"must be {fields.describe(cls)}", ", ".join(cls.WORDS)][: 1 + bool(cls.WORDS)])
-        near = best_match(node.value, cls.WORDS) if node.kind == "scalar" else ""
+        near = best_match(node.value, cls.WORDS) if node.form == "scalar" else ""
         return self._fail(node, path, what, got=node.shown, near=near, fix=fix)
 
     # Parts.
@@ -383,11 +383,11 @@ class Decoder:
         """Returns `current` with one of its parts set."""
         ((mark, inner),) = node.value
         # Of several members of a union that have parts, the class of `current` counts.
-        key, found = mark.value, [fields.strip(arm)[0] for arm in fields.arms(tp)]
-        holders = [arm for arm in found if fields.is_section_type(arm) or fields.is_list(arm) or fields.is_mapping(arm)]
+        key, types = mark.value, [fields.strip(arm)[0] for arm in fields.arms(tp)]
+        holders = [arm for arm in types if fields.is_section_type(arm) or fields.is_list(arm) or fields.is_mapping(arm)]
         held = [arm for arm in holders if fields.is_section_type(arm) and isinstance(current, arm)]
         holder = (held or holders or [None])[0]
-        if Any in found and isinstance(current, dict | tuple):
+        if Any in types and isinstance(current, dict | tuple):
             holder = dict if isinstance(current, dict) else tuple
         if fields.is_section_type(holder):
             return self._section(node, holder, current, path)
@@ -408,12 +408,12 @@ class Decoder:
     def _unknown(self, section: Any, key: fields.Key, mark: Node, path: str) -> Any:
         if len(self.problems) >= limits.MAX_PROBLEMS:
             return FAILED
-        known = fields.unknown_field(self.root, section, path, key, mark.origin)
-        self.problems.append(dataclasses.replace(known, length=mark.length))
+        problem = fields.unknown_field(self.root, section, path, key, mark.origin)
+        self.problems.append(dataclasses.replace(problem, length=mark.length))
         return FAILED
 
-    def _fail(self, node: Node, path: str, what: str, **parts: str) -> Any:
-        self.problems.append(node.problem(what, path, **parts))
+    def _fail(self, node: Node, path: str, what: str, **more: str) -> Any:
+        self.problems.append(node.problem(what, path, **more))
         return FAILED
 
 
@@ -473,19 +473,19 @@ def blank(value: Any) -> Config | None:
 def _expanded(node: Node, cls: type[Config]) -> Node:
     """Returns the mapping that a single word abbreviates, or the node itself if it abbreviates none."""
     plain = dataclasses.replace(node, quoted=False)
-    is_number = node.kind == "scalar" and _NUMBER.fullmatch(node.value) is not None
+    is_number = node.form == "scalar" and _NUMBER.fullmatch(node.value) is not None
     if issubclass(cls, Component) or (issubclass(cls, OneOf) and not is_number):
         pair = dataclasses.replace(plain, value="type"), node
     elif node.value in cls.WORDS:
         pair = plain, dataclasses.replace(plain, value="true")
     else:
         return node
-    return dataclasses.replace(node, kind="mapping", value=(pair,))
+    return dataclasses.replace(node, form="mapping", value=(pair,))
 
 
 def _meant_inside(node: Node, cls: type[Config], current: Any, path: str) -> str:
     """Returns what to do where a one-of is given a number, for the field of this name in what its `type` selects."""
-    if not issubclass(cls, OneOf) or node.kind != "scalar" or _NUMBER.fullmatch(node.value) is None:
+    if not issubclass(cls, OneOf) or node.form != "scalar" or _NUMBER.fullmatch(node.value) is None:
         return ""
     key, chosen = path.rpartition(".")[2], getattr(current, "type", None)
     names = (key, *other_names.ours(key))
@@ -493,15 +493,15 @@ def _meant_inside(node: Node, cls: type[Config], current: Any, path: str) -> str
         section = fields.strip(fields.hints(cls).get(choice))[0]
         for name in names if fields.is_section_type(section) else ():
             if name in fields.hints(section):
-                place = f"{fields.join(path, choice)}.{name}={node.value}"
-                return f"set {place}" if choice == chosen else f"set {path}.type={choice} and {place}"
+                setting = f"{fields.join(path, choice)}.{name}={node.value}"
+                return f"set {setting}" if choice == chosen else f"set {path}.type={choice} and {setting}"
     return ""
 
 
 def _rank(node: Node, arm: Any) -> float:
     """Returns where a member of a union stands in the order in which they are tried."""
     bare, _ = fields.strip(arm)
-    is_own_type = node.kind == "python" and bare is type(node.value)  # in `int | float`, 1.0 stays a float
+    is_own_type = node.form == "python" and bare is type(node.value)  # in `int | float`, 1.0 stays a float
     return -1 if is_own_type else _ORDER.get(bare, 5)
 
 
@@ -510,17 +510,17 @@ def _fits(arm: Any, node: Node) -> bool:
     bare, _ = fields.strip(arm)
     if bare is Any:
         return True
-    if node.kind == "list":
+    if node.form == "list":
         return fields.is_list(bare)
-    if node.kind == "mapping":
+    if node.form == "mapping":
         return fields.is_section_type(bare) or fields.is_mapping(bare)
     if fields.is_section_type(bare):
-        return node.kind != "python" and (issubclass(bare, OneOf | Component) or bool(bare.WORDS))
+        return node.form != "python" and (issubclass(bare, OneOf | Component) or bool(bare.WORDS))
     if node.quoted and bare in (int, float, bool):
         return False
     if fields.is_list(bare) or fields.is_mapping(bare):
         return False
-    return node.kind != "python" or scalars.is_of(node.value, bare)
+    return node.form != "python" or scalars.is_of(node.value, bare)
 
 
 def _kept(tp: Any, current: Any, key: fields.Key) -> Any:

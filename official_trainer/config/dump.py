@@ -19,7 +19,7 @@ from official_trainer.config.decode import class_default, normalised
 from official_trainer.config.errors import Origin, source_lines
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.reading import MARK
-from official_trainer.config.text import flow, one_line, parts, quoted
+from official_trainer.config.text import flow, one_line, quoted, written_items
 from official_trainer.config.written import comment as comment_of
 from official_trainer.shown import shorten
 
@@ -63,10 +63,10 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
         if resolved is None or not origins:
             return ""
         origin, reference = resolved.trail.origin(path), resolved.trail.references.get(path)
-        place = one_line(shorten(origin.brief, _LONGEST_COMMENT)) if origin.by_user else ""
+        inner = one_line(shorten(origin.brief, _LONGEST_COMMENT)) if origin.by_user else ""
         if reference is not None:
-            return f"  # = {one_line(reference.shown)}" + (f" of {place}" if place else "")
-        return "" if origin.kind == "default" else f"  # {place or 'experiment'}"
+            return f"  # = {one_line(reference.shown)}" + (f" of {inner}" if inner else "")
+        return "" if origin.kind == "default" else f"  # {inner or 'experiment'}"
 
     named = resolved is not None and origins and resolved.experiment
     head = [f"{NAMED}{one_line(named)}"] if named else []
@@ -102,37 +102,37 @@ def digest(config: Config) -> str:
 
 
 def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for key, part in enumerate(value) if isinstance(value, tuple) else parts(value):
-        place = fields.join(path, key)
+    for key, part in enumerate(value) if isinstance(value, tuple) else written_items(value):
+        inner = fields.join(path, key)
         if fields.is_section(part) or isinstance(part, dict) or _is_block(part):
-            yield from _values(part, place)
+            yield from _values(part, inner)
         else:
-            yield place, flow(part) if isinstance(part, tuple) else part
+            yield inner, flow(part) if isinstance(part, tuple) else part
 
 
 def _lines(value: Any, path: str, comment: Comment, shared: bool) -> Iterator[str]:
     """Yields a section or mapping in block style, not indented, each value with its comment."""
-    for key, part in parts(value):
-        place, part = fields.join(path, key), _plain(part)
+    for key, part in written_items(value):
+        inner, part = fields.join(path, key), _plain(part)
         is_only_ours = shared and fields.is_section(value) and value.is_only_ours(key)
         if is_only_ours and key in value.OURS and getattr(class_default(type(value)), key) == part:
             continue
         mark = MARK if is_only_ours else ""
         if not _is_block(part):
-            yield f"{mark}{quoted(key)}: {flow(part)}{comment(place)}"
+            yield f"{mark}{quoted(key)}: {flow(part)}{comment(inner)}"
             continue
         is_list = isinstance(part, tuple)
-        yield f"{mark}{quoted(key)}:{comment(place) if is_list else ''}"
-        yield from (f"{mark}  {line}" for line in (_items if is_list else _lines)(part, place, comment, shared))
+        yield f"{mark}{quoted(key)}:{comment(inner) if is_list else ''}"
+        yield from (f"{mark}  {line}" for line in (_items if is_list else _lines)(part, inner, comment, shared))
 
 
 def _items(items: tuple[Any, ...], path: str, comment: Comment, shared: bool) -> Iterator[str]:
     for i, item in enumerate(items):
-        place = fields.join(path, i)
+        inner = fields.join(path, i)
         if isinstance(item, tuple) or not _is_block(item):
-            yield f"- {flow(item)}{comment(place)}"
+            yield f"- {flow(item)}{comment(inner)}"
             continue
-        for number, line in enumerate(_lines(item, place, comment, shared)):
+        for number, line in enumerate(_lines(item, inner, comment, shared)):
             yield f"{'  ' if number else '- '}{line}"
 
 
@@ -145,4 +145,6 @@ def _is_block(value: Any) -> bool:
     """Whether a value is written over several lines: it has fields, or items that have."""
     if isinstance(value, tuple):
         return any(fields.is_section(item) or isinstance(item, dict) for item in value)
-    return next(parts(value), None) is not None if fields.is_section(value) or isinstance(value, dict) else False
+    return (
+        next(written_items(value), None) is not None if fields.is_section(value) or isinstance(value, dict) else False
+    )

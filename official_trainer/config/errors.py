@@ -125,9 +125,9 @@ class Problem:
         text += f"; allowed: {self.allowed}" if self.allowed else ""
         text += f"; {self.fix}" if self.fix else ""
         text += f"; did you mean '{self.near}'?" if self.near else ""
-        place = shorten(self.origin.brief, _SHOWN_PATH) if self.origin else ""
-        parts = (place, shorten(self.path, _SHOWN_PATH), printable(without_secrets(text)).replace("\n", "\\n"))
-        return ": ".join(part for part in parts if part)
+        where = shorten(self.origin.brief, _SHOWN_PATH) if self.origin else ""
+        pieces = (where, shorten(self.path, _SHOWN_PATH), printable(without_secrets(text)).replace("\n", "\\n"))
+        return ": ".join(part for part in pieces if part)
 
     def _source(self) -> list[str]:
         """The line of the file or flag, with a caret under the spot where its column is known."""
@@ -142,8 +142,8 @@ class Problem:
             start = max(0, min(column - _SHOWN_COLUMNS // 2, len(line) - _SHOWN_COLUMNS))
             line, column = line[start : start + _SHOWN_COLUMNS], column - start
         end = column + self.length
-        parts = (line[:column], line[column:end], line[end:]) if origin.column else (line, "", "")
-        before, marked, after = (printable(without_secrets(part)) for part in parts)
+        pieces = (line[:column], line[column:end], line[end:]) if origin.column else (line, "", "")
+        before, marked, after = (printable(without_secrets(part)) for part in pieces)
         number = str(origin.line) if origin.kind == "file" or len(lines) > 1 else ""
         carets = " " * len(before) + "^" * max(1, len(marked))
         return [f"{number:>5} | {before}{marked}{after}", f"{'':>5} | {carets}"][: 2 if origin.column else 1]
@@ -168,11 +168,11 @@ def line_of_class(cls: type, name: str = "") -> Origin | None:
         path = inspect.getsourcefile(cls) or ""
         if path.startswith(_NOT_USERS):
             return None
-        (found,) = ast.parse(textwrap.dedent("".join(lines))).body
+        (statement,) = ast.parse(textwrap.dedent("".join(lines))).body
     except (OSError, TypeError, ValueError, SyntaxError):
         return None
-    fields = [node for node in getattr(found, "body", ()) if isinstance(node, ast.AnnAssign)]
-    declared = next((node for node in fields if getattr(node.target, "id", "") == name), found)
+    fields = [node for node in getattr(statement, "body", ()) if isinstance(node, ast.AnnAssign)]
+    declared = next((node for node in fields if getattr(node.target, "id", "") == name), statement)
     return line_of_code(path, first - 1 + declared.lineno)
 
 
@@ -214,8 +214,8 @@ def near_file(name: str) -> str:
             siblings = sorted(entry.name for entry in itertools.islice(entries, _MOST_SIBLINGS))
     except (OSError, ValueError):
         return ""
-    found = best_match(base, siblings)
-    return os.path.join(os.path.dirname(name), found) if found else ""
+    near = best_match(base, siblings)
+    return os.path.join(os.path.dirname(name), near) if near else ""
 
 
 def not_a_choice(path: str, value: object, choices: Sequence[str]) -> Problem:

@@ -17,7 +17,7 @@ from official_trainer.config.declaration import Config, OneOf, spelling
 from official_trainer.config.dump import recorded
 from official_trainer.config.errors import Origin
 from official_trainer.config.provenance import Resolved
-from official_trainer.config.text import flow, parts
+from official_trainer.config.text import flow, written_items
 
 _WIDTH = 100
 _LONGEST_SHOWN = 24
@@ -71,8 +71,8 @@ def explain(resolved: Resolved, path: str) -> str:
     """
     value = fields.find(resolved.config, path)
     keys = fields.settle(resolved.config, fields.parse_path(path))
-    place = fields.path_of(keys)
-    lines = _section(value, place) if fields.is_section(value) else _value(resolved, value, keys, place)
+    inner = fields.path_of(keys)
+    lines = _section(value, inner) if fields.is_section(value) else _value(resolved, value, keys, inner)
     return "\n".join(lines) + "\n"
 
 
@@ -97,19 +97,19 @@ def settings(config: Any, path: str = "") -> Iterator[Setting]:
       ['at_end=true', 'checkpoint=latest', 'best=true', 'max_to_keep=1', 'formats=[]', 'max_difference=0.02']
     """
     inside: list[tuple[str, Any]] = []
-    for key, part in enumerate(config) if isinstance(config, tuple) else parts(config):
-        place = fields.join(path, key)
+    for key, part in enumerate(config) if isinstance(config, tuple) else written_items(config):
+        inner = fields.join(path, key)
         if isinstance(part, OneOf):
-            yield _setting(config, key, place, path, part.type, Literal[tuple(fields.choices(type(part)))])
-            inside += [(fields.join(place, part.type), part.get())] if part.type else []
+            yield _setting(config, key, inner, path, part.type, Literal[tuple(fields.choices(type(part)))])
+            inside += [(fields.join(inner, part.type), part.get())] if part.type else []
         elif (fields.is_section(part) and not part.IS_WHOLE) or (
             isinstance(part, dict | tuple) and any(fields.is_section(item) for _, item in fields.children(part))
         ):
-            inside.append((place, part))
+            inside.append((inner, part))
         else:
-            yield _setting(config, key, place, path, part, _type(config, key))
-    for place, part in inside:
-        yield from settings(part, place)
+            yield _setting(config, key, inner, path, part, _type(config, key))
+    for inner, part in inside:
+        yield from settings(part, inner)
 
 
 def _setting(holder: Any, key: fields.Key, path: str, section: str, value: Any, tp: Any) -> Setting:

@@ -80,12 +80,12 @@ def _hints(cls: Any) -> Mapping[str, Any]:
         if name in methods:
             _refuse(cls, name, f"a field must not be called {name!r}, which is a method of every section; rename it")
     try:
-        found = typing.get_type_hints(cls, include_extras=True)
+        declared_types = typing.get_type_hints(cls, include_extras=True)
     except NameError as error:
         _refuse(cls, "", f"the type {error.name!r} cannot be found; define or import it at the top of the module")
     for name in names:
-        _check_readable(cls, name, found[name])
-    return types.MappingProxyType({name: _without_change_kind(found[name]) for name in names})
+        _check_readable(cls, name, declared_types[name])
+    return types.MappingProxyType({name: _without_change_kind(declared_types[name]) for name in names})
 
 
 def _without_change_kind(tp: Any) -> Any:
@@ -98,7 +98,7 @@ def change_kinds(cls: type[Config]) -> Mapping[str, ChangeKind]:
     """Returns what a change of each field of a section class means, of those that are declared with it."""
     declared = typing.get_type_hints(cls, include_extras=True)
     notes = {name: getattr(tp, "__metadata__", ()) for name, tp in declared.items()}
-    return {name: note for name, found in notes.items() for note in found if isinstance(note, ChangeKind)}
+    return {name: note for name, of_field in notes.items() for note in of_field if isinstance(note, ChangeKind)}
 
 
 def field_name(key: Key) -> str:
@@ -124,7 +124,7 @@ def docs(cls: type[Config]) -> Mapping[str, str]:
 
     A section without such a text has the first line of its class.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         _, _, block = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")
         name = ""
@@ -133,11 +133,11 @@ def docs(cls: type[Config]) -> Mapping[str, str]:
                 if line.strip():
                     break
             elif match := re.match(r"  (\w+): (.*)", line):
-                name, found[match[1]] = match[1], match[2]
+                name, texts[match[1]] = match[1], match[2]
             elif name and line.strip():
-                found[name] += " " + line.strip()
+                texts[name] += " " + line.strip()
     sections = {name: summary(tp) for name, tp in hints(cls).items() if is_section_type(tp)}
-    return types.MappingProxyType({**sections, **found})
+    return types.MappingProxyType({**sections, **texts})
 
 
 def summary(cls: type[Config]) -> str:
@@ -246,8 +246,8 @@ def show(value: Any) -> str:
     return shorten(repr(value))
 
 
-def _either(parts: list[str]) -> str:
-    return " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+def _either(texts: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
 
 
 # Paths.
@@ -343,19 +343,19 @@ def find(config: Any, path: str) -> Any:
     Raises:
       ConfigError: there is no such value; names the nearest.
     """
-    value, place = config, ""
+    value, reached = config, ""
     for key in settle(config, parse_path(path) if is_path(path) else (path,)):
         part = child(value, key)
         if part is Ellipsis:
-            raise ConfigError([unknown_field(config, value, place, key)])
-        value, place = part, join(place, key)
+            raise ConfigError([unknown_field(config, value, reached, key)])
+        value, reached = part, join(reached, key)
     return value
 
 
 def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin | None = None) -> Problem:
     """Returns the problem that `section` (a value, or the class of one), at `path` below `root`, has no part `key`."""
     cls = section if isinstance(section, type) else type(section)
-    parts = list(map(spelling, hints(cls))) if is_section_type(cls) else [str(name) for name, _ in children(section)]
+    names = list(map(spelling, hints(cls))) if is_section_type(cls) else [str(name) for name, _ in children(section)]
     if isinstance(section, tuple):
         what, allowed = "there is no such item", f"0 to {len(section) - 1}" if section else "none, the list is empty"
         return Problem(what, join(path, key), allowed=allowed, origin=origin)
@@ -363,17 +363,17 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
         what = f"{path} is {show(section)}, which has no fields"
         return Problem(what, join(path, key), origin=origin)
     if not path and origin is not None and origin.kind == "file":
-        parts.append("base")  # files that this one is over
+        names.append("base")  # files that this one is over
     ours = other_names.ours(str(key))
-    near = next((name for name in ours if name in parts), "")
+    near = next((name for name in ours if name in names), "")
     elsewhere = "" if near else _inside(cls, str(key), path) or _elsewhere(root, str(key), ours)
     if not near and not (ours and elsewhere):
-        near = best_match(str(key), parts)
+        near = best_match(str(key), names)
     where = f" of {cls.__name__}" if is_section_type(cls) and path else ""
     return Problem(
         f"unknown field{where}",
         join(path, key),
-        allowed="" if near or elsewhere else ", ".join(parts[:12]) + (", …" if len(parts) > 12 else ""),
+        allowed="" if near or elsewhere else ", ".join(names[:12]) + (", …" if len(names) > 12 else ""),
         near=near,
         fix=elsewhere,
         origin=origin,
@@ -382,14 +382,14 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
 
 def _elsewhere(root: Any, key: str, ours: Sequence[str]) -> str:
     """Says where else a field `key` is, or what it is called here; a value before a section, and both before others."""
-    for parts in (in_force(root), walk(root)):
-        named = [(place, value) for place, value in itertools.islice(parts, _MOST_PLACES) if "." in place]
-        found = [(place, value) for place, value in named if place.rpartition(".")[2] in (key, *ours)]
-        places = [place for place, value in found if not is_section(value)] or [place for place, _ in found]
-        if places and all(place.endswith(f".{key}") for place in places):
-            return f"{key} exists at {' and '.join(places[:3])}"
-        if places:
-            return f"{key} is called {' or '.join(places[:3])} here"
+    for sections in (in_force(root), walk(root)):
+        named = [(path, value) for path, value in itertools.islice(sections, _MOST_PLACES) if "." in path]
+        matching = [(path, value) for path, value in named if path.rpartition(".")[2] in (key, *ours)]
+        paths = [path for path, value in matching if not is_section(value)] or [path for path, _ in matching]
+        if paths and all(path.endswith(f".{key}") for path in paths):
+            return f"{key} exists at {' and '.join(paths[:3])}"
+        if paths:
+            return f"{key} is called {' or '.join(paths[:3])} here"
     return other_names.OF_ITEMS.get(key.lower(), "")
 
 

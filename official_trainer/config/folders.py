@@ -21,16 +21,16 @@ RESERVED = (
 _FILES = re.compile(r"(checkpoint|ckpt-.*|from-.*|.*\.(json|jsonl|yaml|gin|txt|db)|PROFILE)", re.DOTALL)
 
 
-def folder_problem(name: str, *, own: str | None = None, reserved: Collection[str] = RESERVED) -> str | None:
+def folder_problem(name: str, *, default: str | None = None, reserved: Collection[str] = RESERVED) -> str | None:
     """Returns what is wrong with the name of a folder in the run directory, or None.
 
     Args:
       name: what the config says.
-      own: the reserved name that is this field's default.
+      default: the reserved name that is the default of this field.
       reserved: names that others use.
     """
     if name[:1] in ("", ".") or not name.isprintable() or set(name) & set("/\\") or len(name.encode()) > 200:
         return f"is {name!r}; it must be the name of one folder, of at most 200 bytes"
-    if name != own and (name in reserved or _FILES.fullmatch(name)):
+    if name != default and (name in reserved or _FILES.fullmatch(name)):
         return f"is {name!r}, which the run uses itself; name another folder"
     return None

@@ -54,64 +54,68 @@ def finding(resolved: Resolved) -> Finding | None:
 
 def _findings(trail: Trail, steps: int, rate: Any, warmup: Any) -> Iterator[Finding]:
     """Yields what is wrong with a schedule and its warm-up for so many steps of training, the worst first."""
-    kind, schedule, branch = rate.type, rate.get(), f"{_ROOT}.learning_rate.{rate.type}"
+    schedule_type, schedule, branch = rate.type, rate.get(), f"{_ROOT}.learning_rate.{rate.type}"
     offset: int = getattr(schedule, "offset", 0)
     rise = warmup.get() if getattr(warmup, "type", None) else None
     rise_steps: int = rise.warmup_steps if rise else 0
     rise_path = f"{_ROOT}.warmup.{warmup.type}.warmup_steps" if rise else ""
     shorter = rise_path, f"add --set={rise_path}={max(1, steps // 10)}"
-    length_path = f"{branch}.{LENGTHS.get(kind)}"
+    length_path = f"{branch}.{LENGTHS.get(schedule_type)}"
     longer = length_path, f"add --set={length_path}={steps - offset}"
-    end, last_rate = _end_and_rate(kind, schedule)
+    end, last_rate = _end_and_rate(schedule_type, schedule)
 
-    def found(what: str, path: str, fix: str, *, is_fatal: bool = False) -> Finding:
+    def made(what: str, path: str, fix: str, *, is_fatal: bool = False) -> Finding:
         origin = trail.origin(path)
         return Finding(Problem(what, path, fix=fix, origin=None if origin.kind == "default" else origin), is_fatal)
 
     zero = f"the learning rate is 0 at all {steps} steps, so nothing is learned"
     if getattr(rise, "warmup_learning_rate", 0) == 0:
-        if kind == "constant" and not schedule.learning_rate:
-            yield found(zero, f"{branch}.learning_rate", "set another rate", is_fatal=True)
-        elif kind == "stepwise" and not any(schedule.values):
-            yield found(zero, f"{branch}.values", "set another rate", is_fatal=True)
+        if schedule_type == "constant" and not schedule.learning_rate:
+            yield made(zero, f"{branch}.learning_rate", "set another rate", is_fatal=True)
+        elif schedule_type == "stepwise" and not any(schedule.values):
+            yield made(zero, f"{branch}.values", "set another rate", is_fatal=True)
         elif last_rate == 0 and rise_steps >= max(end, 1):  # it rises to the rate at which the schedule has ended
-            yield found(zero, *(shorter if steps <= rise_steps else longer), is_fatal=True)
-    if kind == "step_cosine_with_offset" and schedule.boundaries:
+            yield made(zero, *(shorter if steps <= rise_steps else longer), is_fatal=True)
+    if schedule_type == "step_cosine_with_offset" and schedule.boundaries:
         last, path = schedule.boundaries[-1] + offset, f"{branch}.boundaries"
         if (start := 0 if last <= rise_steps else last) < steps:
             what = f"the learning rate is not a number from step {start} on, and training ends at step {steps}"
-            yield found(what, path, f"add '--set={path}[-1]={steps - offset}'", is_fatal=True)
+            yield made(what, path, f"add '--set={path}[-1]={steps - offset}'", is_fatal=True)
     if rise_steps > steps:
-        yield found(f"the warm-up takes {rise_steps} steps, and training ends at step {steps}", *shorter)
+        yield made(f"the warm-up takes {rise_steps} steps, and training ends at step {steps}", *shorter)
     if (start := max(end, rise_steps, 0)) < steps:
         what = f"the learning rate stays at {last_rate:.4g} from step {start} on, and training ends at step {steps}"
-        yield found(what, *longer)
-    field, length, when = _first_change(kind, schedule, end)
+        yield made(what, *longer)
+    field, length, when = _first_change(schedule_type, schedule, end)
     is_try = trail.origin("trainer.train_steps").by_user and not trail.origin(f"{branch}.{field}").by_user
     if field and length > steps * (_TRIED if is_try else _HARDLY_BEGUN):
         what = f"the learning rate's schedule {when}, and training ends at step {steps}, when it has hardly begun"
         fix = f"set boundaries below {steps}" if field == "boundaries" else f"add --set={branch}.{field}={steps}"
-        yield found(what, f"{branch}.{field}", fix)
+        yield made(what, f"{branch}.{field}", fix)
 
 
-def _end_and_rate(kind: str, schedule: Any) -> tuple[float, float]:
+def _end_and_rate(schedule_type: str, schedule: Any) -> tuple[float, float]:
     """Returns the step from which a schedule stays at a rate, and the rate; infinity if there is no such step."""
-    if kind == "polynomial" and not schedule.cycle and schedule.end_learning_rate != schedule.initial_learning_rate:
+    if (
+        schedule_type == "polynomial"
+        and not schedule.cycle
+        and schedule.end_learning_rate != schedule.initial_learning_rate
+    ):
         rate = schedule.end_learning_rate
-    elif kind == "cosine" and schedule.alpha != 1:
+    elif schedule_type == "cosine" and schedule.alpha != 1:
         rate = schedule.alpha * schedule.initial_learning_rate
-    elif kind == "power_linear" and schedule.linear_decay_fraction != 0:
+    elif schedule_type == "power_linear" and schedule.linear_decay_fraction != 0:
         rate = 0.0
     else:
         return math.inf, math.nan
-    return getattr(schedule, LENGTHS[kind]) + schedule.offset, rate
+    return getattr(schedule, LENGTHS[schedule_type]) + schedule.offset, rate
 
 
-def _first_change(kind: str, schedule: Any, end: float) -> tuple[str, float, str]:
+def _first_change(schedule_type: str, schedule: Any, end: float) -> tuple[str, float, str]:
     """Returns the field that says when a schedule changes, the steps until then, and both in words; empty if none."""
     if end != math.inf:
-        return LENGTHS[kind], end, f"ends at step {end}"
-    if kind == "exponential" and schedule.decay_rate != 1:
+        return LENGTHS[schedule_type], end, f"ends at step {end}"
+    if schedule_type == "exponential" and schedule.decay_rate != 1:
         return "decay_steps", schedule.decay_steps, f"decays once in {schedule.decay_steps} steps"
     for boundary in getattr(schedule, "boundaries", ()):
         if boundary > 0:

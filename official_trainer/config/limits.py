@@ -41,6 +41,6 @@ def unstorable(value: Any) -> str:
     """Returns what is wrong with a number or text that no file could give back; empty if nothing is."""
     if isinstance(value, int) and not LEAST_INTEGER <= value <= LARGEST_INTEGER:
         return f"must be {INTEGERS}"
-    if isinstance(value, str) and (found := _LONE_SURROGATE.search(value)):
-        return f"must be text that UTF-8 can hold, which character {found.start() + 1} is not"
+    if isinstance(value, str) and (match := _LONE_SURROGATE.search(value)):
+        return f"must be text that UTF-8 can hold, which character {match.start() + 1} is not"
     return ""

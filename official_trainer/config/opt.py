@@ -63,15 +63,15 @@ def lars(learning_rate: float | opt.LrConfig, **options: Any) -> opt.Optimizatio
     return _section("lars", learning_rate, options)
 
 
-def _section(kind: str, rate: float | opt.LrConfig, options: dict[str, Any]) -> opt.OptimizationConfig:
-    chosen = opt.OptimizerConfig(type=kind)  # type: ignore[arg-type]
+def _section(name: str, rate: float | opt.LrConfig, options: dict[str, Any]) -> opt.OptimizationConfig:
+    chosen = opt.OptimizerConfig(type=name)  # type: ignore[arg-type]
     fields = [field.name for field in dataclasses.fields(chosen.get()) if field.name not in _OPTIONS]
     if unknown := [name for name in options if name not in (*_OPTIONS, *fields)]:
         allowed = [*_OPTIONS, *fields]
-        raise _error(f"opt.{kind} has no option '{unknown[0]}'", ", ".join(allowed), best_match(unknown[0], allowed))
+        raise _error(f"opt.{name} has no option '{unknown[0]}'", ", ".join(allowed), best_match(unknown[0], allowed))
     section = chosen.get().replace(**{name: options[name] for name in fields if name in options})
     made = opt.OptimizationConfig(
-        optimizer=chosen.replace(**{kind: section}),
+        optimizer=chosen.replace(**{name: section}),
         learning_rate=_learning_rate(rate, options.get("decay"), options.get("decay_steps")),
     )
     if (steps := options.get("warmup_steps")) is not None:

@@ -40,7 +40,7 @@ class Trail(Record):
     def origin(self, path: str) -> Origin:
         """Returns what set `path` last."""
         number, origin = self._set.get(path, (0, self._origin_in_base(path)))
-        is_replaced = any(self._replaced.get(place, 0) > number for place in around(path))
+        is_replaced = any(self._replaced.get(outer, 0) > number for outer in around(path))
         return _DEFAULT if is_replaced else origin
 
     def default(self, path: str) -> Any:

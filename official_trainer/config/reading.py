@@ -52,9 +52,9 @@ class Node:
     """A piece of configuration text.
 
     Attributes:
-      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `reference` (value: a
+      form: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `reference` (value: a
         `Reference`; decoding makes it of a scalar with `${…}`), `python` (value: a section or a value of Python code).
-      value: see kind.
+      value: see form.
       start: where the text begins that it is in, if `line` and `column` are set; otherwise where itself begins.
       length: columns it takes on its first line.
       quoted: whether a scalar was quoted.
@@ -64,7 +64,7 @@ class Node:
       column: columns before it in its line.
     """
 
-    kind: Literal["scalar", "list", "mapping", "reference", "python"]
+    form: Literal["scalar", "list", "mapping", "reference", "python"]
     value: Any
     start: Origin
     length: int = 1
@@ -82,9 +82,9 @@ class Node:
     @property
     def is_null(self) -> bool:
         """Whether it is null, or nothing at all."""
-        if self.kind == "python":
+        if self.form == "python":
             return self.value is None
-        return self.kind == "scalar" and not self.quoted and self.value in scalars.NULLS
+        return self.form == "scalar" and not self.quoted and self.value in scalars.NULLS
 
     @property
     def is_nothing(self) -> bool:
@@ -94,15 +94,15 @@ class Node:
     @property
     def shown(self) -> str:
         """The node as messages show it."""
-        if self.kind == "python":
+        if self.form == "python":
             return fields.show(self.value)
-        if self.kind == "scalar":
+        if self.form == "scalar":
             if self.is_null:
                 return "null" if self.value else "nothing"
             return ("the quoted text " if self.quoted else "") + f"'{shorten(self.value)}'"
-        if self.kind == "reference":
+        if self.form == "reference":
             return f"'{self.value.shown}'"
-        return "a list" if self.kind == "list" else "a mapping"
+        return "a list" if self.form == "list" else "a mapping"
 
     def problem(self, what: str, path: str = "", **more: str) -> Problem:
         """Returns a problem at the place of this node."""
@@ -113,7 +113,7 @@ def node_at(keys: Sequence[fields.Key], mark: Node, node: Node) -> Node:
     """Returns what puts `node` at `keys`, a path that is written at `mark`; all else stays as it is."""
     for key in reversed(keys):
         at = dataclasses.replace(mark, value=key, quoted=True)
-        node = dataclasses.replace(node, kind="mapping", value=((at, node),), quoted=False, appends=False, is_part=True)
+        node = dataclasses.replace(node, form="mapping", value=((at, node),), quoted=False, appends=False, is_part=True)
     return node
 
 
@@ -146,14 +146,14 @@ class Reader:
             self._size = composer.size
         return None
 
-    def refuses(self, text: str, place: Origin) -> bool:
+    def refuses(self, text: str, start: Origin) -> bool:
         """Whether a text is too long, or holds what no file can; adds a problem then."""
         wrong, fix = limits.unstorable(text), "write it as UTF-8"
-        if place.kind == "flag" and len(text) > limits.MAX_FLAG_CHARACTERS:
+        if start.kind == "flag" and len(text) > limits.MAX_FLAG_CHARACTERS:
             wrong = f"is a text of {len(text)} characters; at most {limits.MAX_FLAG_CHARACTERS} are allowed"
             fix = "write it into a file and name that"
         if wrong:
-            self._fail(wrong, place, fix=fix)
+            self._fail(wrong, start, fix=fix)
         return bool(wrong)
 
     def file(self, name: str, named_at: Origin | None = None, _open: tuple[str, ...] = ()) -> list[Node]:
@@ -177,15 +177,15 @@ class Reader:
             what = "sets nothing: it is empty, or holds only comments"
             self.warnings.append(Problem(what, origin=Origin("file", name)))
             return []
-        if root.kind != "mapping":
-            what = "a list" if root.kind == "list" else "one value"
+        if root.form != "mapping":
+            what = "a list" if root.form == "list" else "one value"
             self.problems.append(root.problem(f"a configuration file holds fields (name: value), not {what}"))
             return []
         bases = [value for key, value in root.value if key.value == "base"]
         set_here = tuple(pair for pair in root.value if pair[0].value != "base" and not pair[0].value.startswith("x-"))
         layers = []
-        for item in (item for value in bases for item in (value.value if value.kind == "list" else [value])):
-            if item.kind != "scalar" or not item.value:
+        for item in (item for value in bases for item in (value.value if value.form == "list" else [value])):
+            if item.form != "scalar" or not item.value:
                 self.problems.append(item.problem("must be a file or a list of files", "base"))
                 continue
             file = os.path.normpath(os.path.join(os.path.dirname(name), os.path.expanduser(item.value)))
@@ -250,14 +250,14 @@ def plain_value(node: Node) -> Any:
     Raises:
       ConfigError: a number in it cannot be read.
     """
-    if node.kind == "list":
+    if node.form == "list":
         return [plain_value(item) for item in node.value]
-    if node.kind == "mapping":
+    if node.form == "mapping":
         return {key.value: plain_value(item) for key, item in node.value}
     try:
         return scalars.value_of(reference_text.unescaped(node.value), Any, quoted=node.quoted)
     except scalars.MisreadError as error:
-        raise ConfigError([node.problem(got=node.shown, **error.parts)]) from error
+        raise ConfigError([node.problem(got=node.shown, **error.details)]) from error
 
 
 def _yaml_of_json(text: str) -> str:
@@ -326,16 +326,16 @@ class _Composer:
                 raise self._refusal(event, "a second document begins here", "remove the '---' line")
         return items[0] if items else None
 
-    def _made(self, kind: Any, value: Any, event: Any, last: Any) -> Node:
+    def _made(self, form: Any, value: Any, event: Any, last: Any) -> Node:
         """Returns the node that begins with one event and ends with another, or the same."""
         if event.tag not in _TAGS:
             fix = "write plain data" if "python" in event.tag else "only !append is allowed"
             what = f"the tag {shorten(event.tag.replace(_STANDARD, '!!'))} is not allowed in a configuration"
             self._problems.append(self._problem(event, what, fix))
-        mark, style = event.start_mark, event.style if kind == "scalar" else None
+        mark, style = event.start_mark, event.style if form == "scalar" else None
         length = 1 if style in ("|", ">") else _columns(event, last)
         quoted = style in ("|", ">", "'", '"')  # plain text has '' in libyaml and None in pure Python
-        return Node(kind, value, self._start, length, quoted, event.tag == _APPEND, False, mark.line, mark.column)
+        return Node(form, value, self._start, length, quoted, event.tag == _APPEND, False, mark.line, mark.column)
 
     def _repeated(self, event: Any) -> Node:
         if event.anchor not in self._anchors:
@@ -364,11 +364,11 @@ class _Composer:
         merged: dict[str, tuple[Node, Node]] = {}
         written: dict[str, tuple[Node, Node]] = {}
         for key, item in zip(items[::2], items[1::2], strict=True):
-            if key.kind != "scalar":
+            if key.form != "scalar":
                 self._problems.append(key.problem("a field name must be one word"))
             elif key.value == "<<" and not key.quoted:
-                for section in item.value if item.kind == "list" else [item]:
-                    if section.kind != "mapping":
+                for section in item.value if item.form == "list" else [item]:
+                    if section.form != "mapping":
                         self._problems.append(section.problem("'<<' takes a section or a list of sections"))
                     else:
                         merged = {pair[0].value: pair for pair in section.value} | merged

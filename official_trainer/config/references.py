@@ -15,7 +15,7 @@ from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.reading import Node, node_at
 from official_trainer.config.reference_text import Reference, WrongReferenceError
-from official_trainer.config.text import flow, parts
+from official_trainer.config.text import flow, written_items
 
 
 def settle(decoder: Decoder) -> bool:
@@ -59,7 +59,7 @@ class _Settling:
         if path in self._open:
             members = list(self._open)
             circle = members[members.index(path) :]
-            steps = [f"{each} = {self._open[each].shown} ({self._open[each].origin.brief})" for each in circle]
+            steps = [f"{member} = {self._open[member].shown} ({self._open[member].origin.brief})" for member in circle]
             what = f"fields refer to each other in a circle: {', '.join(steps)}"
             self._fail(path, reference, what, "write one of them as a value")
             self._failed.update(self._open)
@@ -96,24 +96,24 @@ class _Settling:
 
     def _at(self, path: str) -> Any:
         """Returns the value at a path, after those that it refers to itself."""
-        place, value = "", self._decoder.root
+        reached, value = "", self._decoder.root
         for key in fields.parse_path(path):
             (key,) = fields.settle(value, (key,))
-            if isinstance(value, OneOf) and key not in ("type", self._known(fields.join(place, "type"), value.type)):
-                chosen = f"{fields.join(place, 'type')} is {fields.show(value.type)}"
+            if isinstance(value, OneOf) and key not in ("type", self._known(fields.join(reached, "type"), value.type)):
+                chosen = f"{fields.join(reached, 'type')} is {fields.show(value.type)}"
                 if fields.child(value, key) is not Ellipsis:
                     what = f"refers to {path}, which is not in force: {chosen}"
                     raise WrongReferenceError(what, "refer to another field")
             part = fields.child(value, key)
             if part is Ellipsis:
                 raise _unknown_path(self._decoder.root, path)
-            place = fields.join(place, key)
-            value = self._known(place, part)
+            reached = fields.join(reached, key)
+            value = self._known(reached, part)
         if fields.is_section(value):
             raise WrongReferenceError(f"refers to {path}, which is a section", "refer to a field of it")
-        for inside, part in list(fields.walk(value, place)):
+        for inside, part in list(fields.walk(value, reached)):
             self._known(inside, part)
-        return fields.at(self._decoder.root, fields.parse_path(place))
+        return fields.at(self._decoder.root, fields.parse_path(reached))
 
     def _known(self, path: str, value: Any) -> Any:
         """Returns the value at `path`, which is settled first if it refers to others."""
@@ -161,10 +161,12 @@ def _unknown_path(root: Any, path: str) -> WrongReferenceError:
 def _node(value: Any, at: Node) -> Node:
     """Returns a value as the text that gives it, at the place of a reference."""
     if isinstance(value, tuple | list):
-        return dataclasses.replace(at, kind="list", value=tuple(_node(item, at) for item in value))
+        return dataclasses.replace(at, form="list", value=tuple(_node(item, at) for item in value))
     if fields.is_section(value) or isinstance(value, dict):
-        pairs = ((dataclasses.replace(at, value=key, quoted=True), _node(part, at)) for key, part in parts(value))
-        return dataclasses.replace(at, kind="mapping", value=tuple(pairs))
+        pairs = (
+            (dataclasses.replace(at, value=key, quoted=True), _node(part, at)) for key, part in written_items(value)
+        )
+        return dataclasses.replace(at, form="mapping", value=tuple(pairs))
     if isinstance(value, str):
         return dataclasses.replace(at, value=reference_text.escaped(value), quoted=True)
     return dataclasses.replace(at, value=flow(value))

@@ -32,7 +32,7 @@ class MisreadError(ValueError):
 
     def __init__(self, what: str, *, fix: str = "", allowed: str = "", near: str = "") -> None:
         super().__init__(what)
-        self.parts = {"what": what, "fix": fix, "allowed": allowed, "near": near}
+        self.details = {"what": what, "fix": fix, "allowed": allowed, "near": near}
 
 
 class OutOfRangeError(MisreadError):
@@ -153,7 +153,7 @@ def _untyped(text: str, quoted: bool) -> Any:
             try:
                 return value_of(text, tp, quoted=False, narrow=True)
             except OutOfRangeError as error:
-                error.parts["fix"] = "write it in quotes, if it is meant as text"
+                error.details["fix"] = "write it in quotes, if it is meant as text"
                 raise
             except MisreadError:
                 continue

@@ -369,12 +369,12 @@ class TrainerConfig(Config):
         """Yields folders outside of the run directory, those of other parts, and one folder for two fields."""
         best, validation = self.best_checkpoint_export_subdir, self.validation_summary_subdir
         if best:
-            if problem := folder_problem(best, own="best"):
+            if problem := folder_problem(best, default="best"):
                 yield "best_checkpoint_export_subdir", problem
         elif self.best_checkpoint_eval_metric:
             what = "must name a folder when best_checkpoint_eval_metric is set"
             yield "best_checkpoint_export_subdir", what, "best_checkpoint_eval_metric"
-        if problem := folder_problem(validation, own="validation"):
+        if problem := folder_problem(validation, default="validation"):
             yield "validation_summary_subdir", problem
         taken = {(False, best): "best_checkpoint_export_subdir"} if self.best_checkpoint_eval_metric else {}
         if validation == best:
@@ -383,11 +383,11 @@ class TrainerConfig(Config):
         for index, action in enumerate(self.actions):
             if not hasattr(action, "max_to_keep") or (directory := getattr(action, "directory", None)) is None:
                 continue
-            place = (action.type == "export_saved_model", directory)  # its folders lie in `export/`
-            if place in taken:
-                what = f"is {directory!r}, like {taken[place]}, and each would delete the other's; set another"
+            folder = (action.type == "export_saved_model", directory)  # its folders lie in `export/`
+            if folder in taken:
+                what = f"is {directory!r}, like {taken[folder]}, and each would delete the other's; set another"
                 yield f"actions[{index}].directory", what
-            taken[place] = f"that of another {action.type}"
+            taken[folder] = f"that of another {action.type}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ _UNSAFE = re.compile(
 def flow(value: Any) -> str:
     """Returns a value on one line of YAML."""
     if fields.is_section(value) or isinstance(value, dict):
-        return "{" + ", ".join(f"{quoted(key)}: {flow(part)}" for key, part in parts(value)) + "}"
+        return "{" + ", ".join(f"{quoted(key)}: {flow(part)}" for key, part in written_items(value)) + "}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(flow, value)) + "]"
     if value is None or isinstance(value, bool):
@@ -42,7 +42,7 @@ def flow(value: Any) -> str:
     return str(value) if isinstance(value, int) else quoted(reference_text.escaped(str(value)))
 
 
-def parts(value: Any) -> Iterator[tuple[str, Any]]:
+def written_items(value: Any) -> Iterator[tuple[str, Any]]:
     """Yields the fields of a section or mapping that are written.
 
     Of a one-of, its type and that branch; of a section that is read as a whole, what is not null.
@@ -62,7 +62,7 @@ def quoted(text: str) -> str:
     if not _UNSAFE.search(text):
         return "'" + text.replace("'", "''") + "'"
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-    return f'"{_UNSAFE.sub(lambda found: escaped(found[0]), text)}"'
+    return f'"{_UNSAFE.sub(lambda match: escaped(match[0]), text)}"'
 
 
 def one_line(text: str) -> str:
@@ -78,12 +78,12 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
       >>> short_names(["trainer.train_steps", "task.train_data.seed", "runtime.seed"])
       {'trainer.train_steps': 'train_steps', 'task.train_data.seed': 'train_data.seed', 'runtime.seed': 'runtime.seed'}
     """
-    known = list(dict.fromkeys(paths))
+    distinct = list(dict.fromkeys(paths))
     counts: dict[str, int] = {}
-    for path in known:
+    for path in distinct:
         for end in _ends(path):
             counts[end] = counts.get(end, 0) + 1
-    return {path: next((end for end in _ends(path) if counts[end] == 1), path) for path in known}
+    return {path: next((end for end in _ends(path) if counts[end] == 1), path) for path in distinct}
 
 
 def _ends(path: str) -> list[str]:

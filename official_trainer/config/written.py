@@ -27,7 +27,7 @@ def fields_of(text: str) -> tuple[dict[str, Any], dict[str, str]]:
     """
     root, lines = whole_text(text, "params.yaml"), source_lines(text)
     values, comments = {}, {}
-    for path, line, node in _leaves(root, "") if root is not None and root.kind == "mapping" else ():
+    for path, line, node in _leaves(root, "") if root is not None and root.form == "mapping" else ():
         values[path] = plain_value(node)
         if said := comment(lines[line]):
             comments[path] = said
@@ -36,12 +36,12 @@ def fields_of(text: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, int, Node]]:
     """Yields the path of each value in a mapping or a list, the number of its line from 0, and its node."""
-    pairs = node.value if node.kind == "mapping" else enumerate(node.value)
+    pairs = node.value if node.form == "mapping" else enumerate(node.value)
     for key, item in pairs:
         name, line = (key, item.line) if isinstance(key, int) else (key.value, key.line)
         inside = fields.join(path, name)
-        is_list_of_sections = item.kind == "list" and any(inner.kind == "mapping" for inner in item.value)
-        if (item.kind == "mapping" and item.value) or is_list_of_sections:
+        is_list_of_sections = item.form == "list" and any(inner.form == "mapping" for inner in item.value)
+        if (item.form == "mapping" and item.value) or is_list_of_sections:
             yield from _leaves(item, inside)
         else:
             yield inside, line, item

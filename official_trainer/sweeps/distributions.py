@@ -117,7 +117,7 @@ def _range(path: str, word: str, written: str, arguments: Sequence[str]) -> Floa
         try:
             numbers.append(scalars.value_of(text, int if is_integer else float, quoted=False))
         except scalars.MisreadError as error:
-            problem = Problem(path=path, got=f"'{text}'", **error.parts)  # type: ignore[arg-type] # texts
+            problem = Problem(path=path, got=f"'{text}'", **error.details)  # type: ignore[arg-type] # texts
             raise ConfigError([problem]) from None
     low, high, *step = numbers
     if not low < high:
