@@ -85,7 +85,7 @@ class Checkpoint(Action):
 
     def on_start(self, run: Run) -> None:
         config = self._config
-        if self._template.needs_place and run.trainer.train_iterator.place(run.step) is None:
+        if self._template.needs_epochs and run.trainer.train_iterator.place(run.step) is None:
             what = f"template {config.template!r} has the epoch or the batch in it, and the data does not say how long"
             raise ConfigError([Problem(f"{what} an epoch is", "trainer.actions", fix="use {step} instead")])
         direction: Direction = "max"
@@ -116,7 +116,7 @@ class Checkpoint(Action):
         if self._config.monitor:
             required_value(logs, self._config.monitor, self._checkpoints.policy.direction)
         trainer, checkpoints = run.trainer, self._checkpoints
-        epoch_and_batch = trainer.train_iterator.place(run.step) if self._template.needs_place else None
+        epoch_and_batch = trainer.train_iterator.place(run.step) if self._template.needs_epochs else None
         new = checkpoints.candidate(self._template.format(run.step, epoch_and_batch, logs), run.step, logs)
         if not checkpoints.takes(new):
             return

@@ -131,7 +131,7 @@ class BestCheckpoint(KeptCheckpoints):
     def drop_after(self, step: int) -> tuple[int, ...]:
         """Deletes the best checkpoints of later steps, which a run that was rolled back never reached; returns them."""
         finish_replacement(self.directory)
-        later = tuple(later_step for later_step in sorted(manifest.parts(self.directory)) if later_step > step)
+        later = tuple(later_step for later_step in sorted(manifest.files_by_step(self.directory)) if later_step > step)
         for later_step in later:
             CheckpointDirectory(self.directory).delete(later_step)
         self.tidy()

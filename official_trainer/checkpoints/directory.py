@@ -72,7 +72,7 @@ class CheckpointDirectory:
         """
         if self._is_ours:
             return
-        ours = any(manifest.state(part_of) != "unmarked" for part_of in manifest.parts(self.path).values())
+        ours = any(manifest.state(part_of) != "unmarked" for part_of in manifest.files_by_step(self.path).values())
         foreign = [name.removesuffix(".index") for name in files.list_dir(self.path) if name.endswith(".index")]
         if foreign and not ours and not any(garden.wrote(files.join(self.path, name)) for name in foreign):
             raise CheckpointError(
@@ -109,7 +109,7 @@ class CheckpointDirectory:
 
     def commit(self, step: int, *, run: RunFacts, extra: Mapping[str, Any]) -> None:
         """Makes the files of `step`, which are whole, a checkpoint, by writing its manifest."""
-        part_of = manifest.parts(self.path)[step]
+        part_of = manifest.files_by_step(self.path)[step]
         names = [name for name, part in part_of.items() if part.startswith((".index", ".data"))]
         committed = Manifest(
             step=step,
@@ -129,7 +129,7 @@ class CheckpointDirectory:
 
     def remove_files(self, step: int, keep: tuple[str, ...] = ()) -> None:
         """Removes the files of `step` but those parts, in an order that leaves leftovers if this dies."""
-        part_of = manifest.parts(self.path).get(step, {})
+        part_of = manifest.files_by_step(self.path).get(step, {})
         order = sorted(part_of, key=lambda name: (part_of[name] != ".manifest.json", part_of[name] == ".saving"))
         for name in order:
             if part_of[name] not in keep:
@@ -145,7 +145,7 @@ class CheckpointDirectory:
         committed = set(self.steps() if committed is None else committed)
         gardens, wanted = manifest.gardens_steps(self.path), committed if kept is None else set(kept)
         rising = sorted(wanted)
-        for step, part_of in manifest.parts(self.path).items():
+        for step, part_of in manifest.files_by_step(self.path).items():
             if step in gardens:
                 continue
             state = manifest.state(part_of)
@@ -171,7 +171,7 @@ def finish_replacement(directory: str) -> None:
     for step in manifest.committed_steps(replacement):
         mark = manifest.name(step)
         files.remove(files.join(directory, mark))
-        for name in sorted(manifest.parts(replacement)[step], key=lambda name: name == mark):
+        for name in sorted(manifest.files_by_step(replacement)[step], key=lambda name: name == mark):
             target = files.join(directory, name)
             files.remove(target)
             files.rename(files.join(replacement, name), target)

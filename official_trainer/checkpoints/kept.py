@@ -166,7 +166,7 @@ class KeptCheckpoints:
     def _keep_only(self, folder: str, steps: Collection[int]) -> None:
         """Deletes the other checkpoints of a folder; without steps all that is ours, and the folder if that was all."""
         directory = CheckpointDirectory(folder)
-        for other in manifest.parts(folder).keys() - steps:
+        for other in manifest.files_by_step(folder).keys() - steps:
             directory.remove_files(other)
         if steps:
             directory.tidy()

@@ -115,13 +115,13 @@ def find(directory: str, step: int) -> str:
     return ours if files.exists(f"{ours}.index") else garden.prefix_of(directory, step) or ours
 
 
-def parts(directory: str) -> dict[int, dict[str, str]]:
+def files_by_step(directory: str) -> dict[int, dict[str, str]]:
     """Returns `{step: {file name: which part of a checkpoint it is}}` for files named as this package names them."""
-    files_by_step: dict[int, dict[str, str]] = {}
+    by_step: dict[int, dict[str, str]] = {}
     for file_name in files.list_dir(directory):
         if match := _NAME.fullmatch(file_name):
-            files_by_step.setdefault(int(match["step"]), {})[file_name] = match["part"]
-    return files_by_step
+            by_step.setdefault(int(match["step"]), {})[file_name] = match["part"]
+    return by_step
 
 
 def digest(directory: str, step: int) -> str:
@@ -130,15 +130,16 @@ def digest(directory: str, step: int) -> str:
     return files.sha256(files.join(directory, name(step)) if theirs is None else f"{theirs}.index")
 
 
-def state(parts: Mapping[str, str]) -> Literal["committed", "dead save", "unmarked"]:
+def state(part_of: Mapping[str, str]) -> Literal["committed", "dead save", "unmarked"]:
     """Returns what the names of the files of one step say.
 
     A manifest commits; without one, the mark of a save shows that it died. Files without either are another tool's, or
     damage.
     """
-    if ".manifest.json" in parts.values():
+    parts = set(part_of.values())
+    if ".manifest.json" in parts:
         return "committed"
-    if ".saving" in parts.values() or all(part.startswith(".saving") for part in parts.values()):
+    if ".saving" in parts or all(part.startswith(".saving") for part in parts):
         return "dead save"
     return "unmarked"
 
@@ -202,7 +203,7 @@ def read(directory: str, step: int) -> Manifest:
 
 def committed_steps(directory: str) -> tuple[int, ...]:
     """Returns the steps in `directory` whose manifest can be read, or which Model Garden saved, rising."""
-    return tuple(step for step in sorted(parts(directory)) if is_committed(directory, step))
+    return tuple(step for step in sorted(files_by_step(directory)) if is_committed(directory, step))
 
 
 def is_committed(directory: str, step: int) -> bool:
@@ -216,7 +217,7 @@ def is_committed(directory: str, step: int) -> bool:
 
 def saved_steps(directory: str) -> tuple[int, ...]:
     """Returns the steps of which there are files, whole or damaged, rising; without those of saves that died."""
-    return tuple(step for step, part_of in sorted(parts(directory).items()) if state(part_of) != "dead save")
+    return tuple(step for step, part_of in sorted(files_by_step(directory).items()) if state(part_of) != "dead save")
 
 
 def newest_whole(directory: str, *, checksums: bool = True) -> tuple[int | None, dict[int, str]]:
@@ -234,7 +235,7 @@ def gardens_steps(directory: str) -> Collection[int]:
 
     A damaged one does not say so itself.
     """
-    unmarked = {step: part_of for step, part_of in parts(directory).items() if state(part_of) == "unmarked"}
+    unmarked = {step: part_of for step, part_of in files_by_step(directory).items() if state(part_of) == "unmarked"}
     return unmarked.keys() if any(garden.wrote(prefix(directory, step)) for step in unmarked) else ()
 
 

@@ -28,7 +28,7 @@ class NameTemplate:
 
     Attributes:
       metrics: names of the metrics in it; `a|b` is `b` inside `a`.
-      needs_place: whether it has the epoch or the batch in it.
+      needs_epochs: whether it has the epoch or the batch in it.
     """
 
     def __init__(self, text: str) -> None:
@@ -40,7 +40,7 @@ class NameTemplate:
         self._parts = _parse(text)
         names = [name for _, name, _ in self._parts if name is not None]
         self.metrics = tuple(dict.fromkeys(name for name in names if name not in COUNTERS))
-        self.needs_place = "epoch" in names or "batch" in names
+        self.needs_epochs = "epoch" in names or "batch" in names
         sample = self._sample(1, 1.0)
         if sample in ("", ".", "..") or set(sample) & set("/\\") or not sample.isprintable():
             raise ValueError(f"produces names such as {shorten(repr(sample))}, which no folder can have")
@@ -53,15 +53,15 @@ class NameTemplate:
     def _sample(self, count: int, value: float) -> str:
         return self.format(count, (count, count), dict.fromkeys(self.metrics, value))
 
-    def format(self, step: int, place: tuple[int, int] | None, logs: Mapping[str, float]) -> str:
+    def format(self, step: int, epoch_and_batch: tuple[int, int] | None, logs: Mapping[str, float]) -> str:
         """Returns the name for an evaluation.
 
         Args:
           step: global step.
-          place: the epoch, and the batch in it; may be None where the template has neither.
+          epoch_and_batch: the epoch, and the batch in it; may be None where the template has neither.
           logs: the results, which have its metrics.
         """
-        epoch, batch = place or (None, None)
+        epoch, batch = epoch_and_batch or (None, None)
         counters = dict(zip(COUNTERS, (epoch, batch, step), strict=True))
         name = ""
         for literal, field, spec in self._parts:

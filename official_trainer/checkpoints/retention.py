@@ -53,11 +53,11 @@ class Retention:
     threshold: float | None = None
     keep_every_n_steps: int | None = None
 
-    def kept(self, found: Collection[Candidate]) -> list[Candidate]:
+    def kept(self, saved: Collection[Candidate]) -> list[Candidate]:
         """Returns the candidates that are kept, best or newest first: one of each name and of each step."""
         kept: list[Candidate] = []
         names, steps = set[str](), set[int]()
-        for candidate in self._ranked(found):
+        for candidate in self._ranked(saved):
             if candidate.name not in names and candidate.step not in steps:
                 kept.append(candidate)
                 names.add(candidate.name)
@@ -78,19 +78,19 @@ class Retention:
         kept = {candidate.step for candidate in self.kept([Candidate(name=str(step), step=step) for step in steps])}
         return tuple(step for step in sorted(steps) if step in kept or step in protected)
 
-    def takes(self, new: Candidate, found: Collection[Candidate]) -> bool:
+    def takes(self, new: Candidate, saved: Collection[Candidate]) -> bool:
         """Whether `new` is saved and kept, given the candidates that are there.
 
         Of two values of one step the better one is kept; of equal values, the earlier step. NaN is never saved.
         """
-        others = [other for other in found if other.step != new.step]
+        others = [other for other in saved if other.step != new.step]
         if self.monitor:
             if new.value is None or not is_better(new.value, self.threshold, self.direction):
                 return False
             values = [other.value for other in others if other.value is not None]
             if self.save_best_only and not all(is_better(new.value, value, self.direction) for value in values):
                 return False
-            others = [other for other in found if other != new]
+            others = [other for other in saved if other != new]
         return new in self.kept([new, *others])
 
     def _ranked(self, candidates: Collection[Candidate]) -> list[Candidate]:

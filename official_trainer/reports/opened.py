@@ -237,7 +237,7 @@ def _local(path: str) -> list[str]:
 
 def _checkpoints(folder: str, role: Any) -> Iterator[Checkpoint]:
     """Yields the checkpoints in a folder; sizes of files are looked at, which tell most damage, and no checksums."""
-    for step, contents in sorted(manifest.parts(folder).items() if _names(folder) else ()):
+    for step, contents in sorted(manifest.files_by_step(folder).items() if _names(folder) else ()):
         size, note = 0, "without a manifest: Model Garden's, or damaged"
         if (state := manifest.state(contents)) == "committed":
             try:

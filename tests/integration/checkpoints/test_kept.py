@@ -90,12 +90,12 @@ def test_evaluations_that_are_repeated_change_nothing(history, direction, max_to
             Candidate(name=name, step=10 * (index + 1), value=values[index]) for index, (name, _) in enumerate(history)
         ]
 
-        def after(offered, found=(), policy=policy):
-            found = list(found)
+        def after(offered, checkpoints=(), policy=policy):
+            checkpoints = list(checkpoints)
             for new in offered:
-                if policy.takes(new, found):
-                    found = policy.kept([one for one in found if one != new] + [new])
-            return found
+                if policy.takes(new, checkpoints):
+                    checkpoints = policy.kept([one for one in checkpoints if one != new] + [new])
+            return checkpoints
 
         killed = data.draw(st.integers(0, len(offers)))
         back = data.draw(st.integers(0, killed))
@@ -206,9 +206,9 @@ def test_a_damaged_one_does_not_count(model_dir):
 
 def test_another_metric_is_read_from_the_records(model_dir):
     """C1: with the results in them, a changed monitor ranks what is there; what lacks it comes last."""
-    found = started(model_dir, BEST)
-    offer(found, "a", 10, 0.9)
-    offer(found, "b", 20, 0.5)
+    checkpoints = started(model_dir, BEST)
+    offer(checkpoints, "a", 10, 0.9)
+    offer(checkpoints, "b", 20, 0.5)
     assert [one.step for one in started(model_dir, Retention(monitor="accuracy", direction="min")).kept] == [
         20,
         10,

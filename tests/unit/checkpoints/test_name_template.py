@@ -23,10 +23,10 @@ def test_what_templates_give(template, name):
 
 def test_what_a_template_needs_is_known():
     """C3: metrics by name, each once."""
-    found = NameTemplate("{step}-{dev|accuracy:.2f}-{loss}-{loss:.1f}")
-    assert found.metrics == ("dev|accuracy", "loss")
-    assert not found.needs_place
-    assert NameTemplate("{batch}").needs_place
+    template = NameTemplate("{step}-{dev|accuracy:.2f}-{loss}-{loss:.1f}")
+    assert template.metrics == ("dev|accuracy", "loss")
+    assert not template.needs_epochs
+    assert NameTemplate("{batch}").needs_epochs
 
 
 @pytest.mark.parametrize(

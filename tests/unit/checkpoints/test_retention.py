@@ -81,12 +81,12 @@ def test_what_is_deleted_early_would_have_been_deleted_later(policy, committed, 
 def test_ranking(values, direction, best):
     """C6, T11: best first, the earlier of equal ones, never NaN."""
     policy = Retention(monitor="accuracy", direction=direction)
-    found = []
+    saved = []
     for step, value in values.items():
         new = Candidate(name=str(step), step=step, value=value)
-        if policy.takes(new, found):
-            found.append(new)
-    assert [candidate.step for candidate in policy.kept(found)] == best
+        if policy.takes(new, saved):
+            saved.append(new)
+    assert [candidate.step for candidate in policy.kept(saved)] == best
 
 
 def test_a_rule_ranks_by_several_numbers():
@@ -96,13 +96,13 @@ def test_a_rule_ranks_by_several_numbers():
         return (numbers["right"], -numbers["cost"]) > (than["right"], -than["cost"])
 
     values = {10: (0.5, 3.0), 20: (0.5, 2.0), 30: (math.nan, 0.0), 40: (0.5, 2.0), 50: (0.4, 1.0)}
-    found = [Candidate(name=str(n), step=n, value={"right": r, "cost": c}) for n, (r, c) in values.items()]
-    for order in itertools.permutations(found):
+    saved = [Candidate(name=str(n), step=n, value={"right": r, "cost": c}) for n, (r, c) in values.items()]
+    for order in itertools.permutations(saved):
         policy = Retention(monitor="quality", direction=is_better)
         assert [one.step for one in policy.kept(order)] == [20, 40, 10, 50, 30]
     best = Retention(monitor="quality", direction=is_better, max_to_keep=1, save_best_only=True)
     taken, kept = [], []
-    for new in found:
+    for new in saved:
         if best.takes(new, kept):
             taken.append(new.step)
             kept = best.kept([*kept, new])
