@@ -127,43 +127,62 @@ def test_strikes_under_a_coordinator(tmp_path, tallied, request, role, blow, mom
 # Under `launch local --supervise`: any of its processes is killed, the launcher and the one that starts the others too.
 
 
-def kill_in_phase(job, model_dir, victim, phase, chance):
-    """Kills a process when the chief is in the phase; returns whether the process ran."""
+def kill_in_phase(job, model_dir, victims, phase, chance):
+    """Kills processes when the chief is in the phase; returns those that ran."""
     job.until(lambda: phase_of(model_dir) == phase)
     time.sleep(chance.uniform(0.0, 0.3))
-    return job.kill(victim)
+    return [victim for victim in victims if job.kill(victim)]
 
 
-def supervised_to_its_end(start, model_dir, victim, phase, chance):
-    """Kills a process of a supervised job; starts the job again if it was the launcher; the job is done afterwards."""
+def supervised_to_its_end(start, model_dir, victims, phase, chance):
+    """Kills processes of a supervised job, and starts it again if one was the launcher; returns how many were killed.
+
+    The job is done afterwards, and nothing of it is left.
+    """
     with start(1) as job:
-        has_struck = kill_in_phase(job, model_dir, victim, phase, chance)
+        killed = kill_in_phase(job, model_dir, victims, phase, chance)
         code = job.wait()
         assert job.left() == []
-        assert code == (-signal.SIGKILL if victim == LAUNCHER and has_struck else 0), job.output
+        assert code == (-signal.SIGKILL if LAUNCHER in killed else 0), job.output
     if code:
         with start(2) as job:
             assert job.wait() == 0, job.output
-    return has_struck
+    return len(killed)
 
 
-SUPERVISED = [(v, p) for p in PHASES for v in ("worker 0", "worker 1", LAUNCHER)]
+KILLED = {
+    "the trainer": (1, [("worker 0",)]),
+    "the supervisor": (1, [(LAUNCHER,)]),
+    "both": (1, [(LAUNCHER, "worker 0")]),
+    "a worker of two": (2, [("worker 1",), ("worker 0",)]),
+}
+"""By whom: the workers of a job, and which of its processes are killed at once, in turn."""
+SUPERVISED = [(whom, number) for whom in KILLED for number in range(10)]
 SERVED = [(v, p) for p in PHASES for v in ("chief", "worker 0", "ps 0", LAUNCHER)]
 
 
-@pytest.mark.parametrize(("victim", "phase"), cases(SUPERVISED, (LAUNCHER, "train")), ids=str)
-def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, unbroken, tmp_path, tallied, request, victim, phase):
-    """N1, N20: workers that train as one, with the same bits; and nothing of a job is left when it has ended."""
+@pytest.mark.parametrize(
+    ("whom", "number"),
+    cases(SUPERVISED, ("the trainer", 1), ("both", 2), ("a worker of two", 1)),
+    ids=str,
+)
+def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, tmp_path, tallied, request, whom, number):
+    """N1, N20: 40 kills, 10 of each; with the same bits; and nothing of a job is left when it has ended."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
-    model_dir, begin = tmp_path / "run", time.monotonic()
-    words = ["--workers=2", "--supervise", "--", *argv_of(workspace, model_dir)[1:]]
+    model_dir, begin, phase = tmp_path / "run", time.monotonic(), PHASES[number % len(PHASES)]
+    workers, victims = KILLED[whom]
+    argv = argv_of(workspace, model_dir)
+    if workers == 1:
+        argv = [*argv[:3], *(f"--set={word}" for word in Variant().sets(workspace.folder))]
+    words = [f"--workers={workers}", "--supervise", "--", *argv[1:]]
+    unbroken = workspace.unbroken(Variant()).model_dir if workers == 1 else request.getfixturevalue("unbroken")
 
     def start(number):
         return LocalJob(words, cwd=workspace.folder, folder=tmp_path / f"launcher-{number}")
 
-    has_struck = supervised_to_its_end(start, model_dir, victim, phase, chance)
+    kills = supervised_to_its_end(start, model_dir, victims[number // len(PHASES) % len(victims)], phase, chance)
     assert differences(model_dir, unbroken) == {}
-    tallied(Tally(trials=1, kills=int(has_struck), seconds=time.monotonic() - begin, phases={phase: 1}))
+    tallied(Tally(trials=1, kills=kills, seconds=time.monotonic() - begin, phases={phase: 1}))
 
 
 @pytest.mark.full  # test_parameter_server.py has the kills, test_local.py the restarts
@@ -178,6 +197,6 @@ def test_a_supervised_job_of_parameter_servers_has_all_its_steps(tmp_path, talli
     def start(number):
         return LocalJob(words, cwd=WORKSPACE, folder=tmp_path / f"launcher-{number}", env=environ)
 
-    has_struck = supervised_to_its_end(start, run.model_dir, victim, phase, chance)
+    kills = supervised_to_its_end(start, run.model_dir, [victim], phase, chance)
     run.assert_done(600)
-    tallied(Tally(trials=1, kills=int(has_struck), seconds=time.monotonic() - begin, phases={phase: 1}))
+    tallied(Tally(trials=1, kills=kills, seconds=time.monotonic() - begin, phases={phase: 1}))
