@@ -170,15 +170,16 @@ class Parser(argparse.ArgumentParser):
     def words(self, arguments: argparse.Namespace) -> list[str]:
         """Returns the command line that gives this parser's flags the values of `arguments`."""
         words = [getattr(arguments, name) for name in self._position_names if getattr(arguments, name) is not None]
+        switches = []
         for name, takes in self._takes.items():
             value = getattr(arguments, name)
             if value == self.get_default(name):
                 continue
             if takes == "nothing":
-                words.append(f"--{name}" if value else f"--no{name}")
+                switches.append(f"--{name}" if value else f"--no{name}")
             else:
                 words += [f"--{name}={text}" for text in (value if takes == "values" else [value])]
-        return words
+        return words + switches
 
 
 class _Line:

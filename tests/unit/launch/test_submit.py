@@ -196,7 +196,7 @@ def test_a_secret_in_the_command(workspace, capfd, submits):
     words = ["launch", "scripted", *submits, "--", "digits_mlp", "--model_dir=run"]
     assert cli.main([*words, f"--set=task.init_checkpoint={token}"]) == ExitCode.CONFIG
     out, err = capfd.readouterr()
-    assert "*** holds what looks like a GitHub token, which the files of the job would show; leave it out, and" in err
+    assert "*** holds what looks like a token or a key, which the files of the job would show; leave it out, and" in err
     assert token not in out + err and not (workspace / "launches").exists()
 
 
