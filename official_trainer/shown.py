@@ -28,7 +28,7 @@ _TOKEN = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-"""Tokens and keys of GitHub, GitLab, npm, PyPI, Hugging Face, Stripe, Google, Slack, W&B, AWS and OpenAI, and others."""
+"""Tokens and keys of GitHub, GitLab, npm, PyPI, Hugging Face, Stripe, Google, Slack, W&B, AWS, OpenAI and others."""
 _LAID_OUT = re.compile(r"\s+(\d+ )?\|")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|MB|GB|examples/s)(?!\w))")
 
