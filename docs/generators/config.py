@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from official_trainer.config import fields, values
+from official_trainer.config import decode, fields
 from official_trainer.config.components import ActionConfig, Component, SourceConfig, TrackerConfig
 from official_trainer.config.declaration import Config, spelling
 from official_trainer.config.multitask import MultiEvalExperimentConfig, MultiTaskExperimentConfig, TaskRoutine
@@ -175,7 +175,7 @@ def _lines(entry: Entry) -> Iterator[str]:
     yield ""
     yield "| field | type, default, meaning |"
     yield "|---|---|"
-    default, docs = values.class_default(cls), fields.docs(cls)
+    default, docs = decode.class_default(cls), fields.docs(cls)
     for name in names:
         tp, shown = fields.hints(cls)[name], getattr(default, name, getattr(cls, name, None))
         has_table = fields.is_section(shown) and not shown.IS_WHOLE
