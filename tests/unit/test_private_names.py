@@ -59,7 +59,7 @@ ATTRIBUTES = {
         *("_output_audio", "_restrictions", "_sp_tokenizer", "_stride"),
     },
     "Python": {
-        *("_ActionsContainer", "_ArgumentGroup", "_action_groups", "_current_frames", "_exit", "_fields", "_getframe"),
+        *("_ActionsContainer", "_ArgumentGroup", "_action_groups", "_exit", "_fields", "_getframe"),
         "_run_exitfuncs",
     },
     "Optuna": {"_trial_id"},

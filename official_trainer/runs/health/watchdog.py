@@ -89,6 +89,8 @@ class Watchdog:
     without progress in that phase. A step that others compute too has `collective_timeout_seconds` at most.
 
     Time is counted in polls, so that a process which is paused has none.
+
+    Size: what is seen of a run stands beside the limits for it.
     """
 
     def __init__(
@@ -120,7 +122,6 @@ class Watchdog:
         self._step: int | None = None
         self._polls = self._polls_before = 0  # so far, and at the last progress
         self._longest_seconds: dict[str, float] = {}  # without progress, by phase
-        self._lock = threading.Lock()
         self._thread = RepeatingThread("stall-watchdog", self.poll, self.poll_seconds)
 
     def __enter__(self) -> Watchdog:
@@ -129,9 +130,8 @@ class Watchdog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:  # no stall is reported from now on
-            self._thread.stop()
-            faulthandler.cancel_dump_traceback_later()
+        self._thread.stop()
+        faulthandler.cancel_dump_traceback_later()
 
     def observe(self, trainer: Any) -> None:
         """Takes the trainer, once it is built: batches that steps get and parts of evaluations are progress."""
@@ -155,14 +155,14 @@ class Watchdog:
 
     def poll(self) -> None:
         """Looks at the run once, as the thread does every `poll_seconds`."""
-        with self._lock:
-            if self._thread.is_stopped:  # between the end of a pause and this call
-                return
-            self._polls += 1
-            activity = self._activity()
-            field, limit_seconds = self._limit(activity)
-            if limit_seconds < math.inf:
-                faulthandler.dump_traceback_later(limit_seconds, exit=False, file=_STDERR)
+        self._polls += 1
+        activity = self._activity()
+        field, limit_seconds = self._limit(activity)
+        if limit_seconds < math.inf:
+            faulthandler.dump_traceback_later(limit_seconds, exit=False, file=_STDERR)
+        if self._thread.is_stopped:  # meanwhile
+            faulthandler.cancel_dump_traceback_later()
+            return
         if (waited_seconds := self._waited_seconds) <= limit_seconds:
             return
         doing, meaning = _MEANINGS.get(activity, (f"in phase {activity}", "The stacks show where it waits."))
