@@ -171,7 +171,7 @@ def _opened(job: Job, settings: PredictionSettings, chosen: tuple[str, int] | No
             weights = {"checkpoint": chosen[1], "checkpoint_digest": manifest.digest(*chosen)}
     bound = {} if job.gin is None else job.gin.bound or {}
     made_from = {**_settings_of(job, settings), **weights, **{f"gin {name}": value for name, value in bound.items()}}
-    batch_size = getattr(job.config.task, settings.data).global_batch_size
+    batch_size = _batch_size(getattr(job.config.task, settings.data))
     return PredictionFiles(settings.output_dir, made_from, batch_size=batch_size, share=settings.share)
 
 
@@ -222,7 +222,7 @@ class Batches:
         """
         self._builder, self._inference, self._iterator = builder, inference, iter(dataset)
         self._max_rows, self._keeps_state, self._on_batch = max_rows, keeps_state, on_batch
-        self._batch_size = builder.params.global_batch_size
+        self._batch_size = _batch_size(builder.params)
         self._end = sys.maxsize if max_rows is None else -(-max_rows // self._batch_size)
         self.number, self.has_ended = 0, False
 
@@ -330,9 +330,14 @@ def data_of(trainer: Trainer, name: str, seed: int) -> tuple[Any, int | None, An
     return builder, num_examples, dataset
 
 
+def _batch_size(section: Any) -> int:
+    """Returns how many examples a batch has; 1 where the section does not say it, as in some of Model Garden's."""
+    return max(1, getattr(section, "global_batch_size", 0))
+
+
 def _settings_of(job: Job, settings: PredictionSettings) -> dict[str, Any]:
     """Returns the flags, and the values of the config, that make a difference to predictions."""
-    rows, batch_size = settings.shard_size, getattr(job.config.task, settings.data).global_batch_size
+    rows, batch_size = settings.shard_size, _batch_size(getattr(job.config.task, settings.data))
     shard_size = None if rows is None else -(-rows // batch_size) * batch_size
     flags = {"experiment": job.experiment, "data": settings.data, "format": settings.format, "shard_size": shard_size}
     matter: dict[str, Any] = {}
