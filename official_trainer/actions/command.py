@@ -142,8 +142,8 @@ class Command(Action):
         """
         if event not in self._config.events:
             return
-        values = (run.step, event, self._experiment, run.model_dir, "" if reason is None else reason)
-        facts = {name: str(value) for name, value in zip(FACTS, values, strict=True)}
+        facts = {"step": str(run.step), "event": event, "experiment": self._experiment, "model_dir": run.model_dir}
+        facts["reason"] = reason or ""
         metrics = {name: encode(float(value)) for name, value in logs.items()}
         environment = {f"{_PREFIX}{name.upper()}": value for name, value in facts.items()}
         environment[f"{_PREFIX}METRICS"] = json.dumps(metrics, allow_nan=False)

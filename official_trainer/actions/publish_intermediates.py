@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer.actions.action import Action, CallAt, Run
@@ -62,21 +62,8 @@ class PublishIntermediates(Action):
 
     publishes = True
 
-    def __init__(
-        self,
-        config: PublishIntermediatesConfig,
-        *,
-        select: Callable[[str], bool] = lambda name: True,
-        rewrite: Callable[[str], str] = lambda name: name,
-    ) -> None:
-        """Takes the section, and what only Python can say.
-
-        Args:
-          config: what is sent, and under which tags.
-          select: whether a name that the section allows is sent.
-          rewrite: returns the tag of a name that no pattern of `config.tags` matches.
-        """
-        self._config, self._select, self._rewrite = config, select, rewrite
+    def __init__(self, config: PublishIntermediatesConfig) -> None:
+        self._config = config
 
     def on_step(self, run: Run) -> CallAt | None:
         if run.trainer.windows.published is None:
@@ -110,7 +97,7 @@ class PublishIntermediates(Action):
             is_gradient = name == "gradient_norm" or name.startswith("gradients/")
             is_left_out = (is_gradient and not self._config.gradients) or int(number or 0) >= self._config.max_images
             is_named = any(fnmatch.fnmatchcase(name, pattern) for pattern in self._config.patterns)
-            if is_left_out or not is_named or not self._select(name):
+            if is_left_out or not is_named:
                 continue
             tag = f"{self._tag_of(name)}{slash}{number}"
             if tag in sent:
@@ -126,4 +113,4 @@ class PublishIntermediates(Action):
             if match := re.fullmatch("(.*)".join(map(re.escape, pattern.split("*"))), name, re.DOTALL):
                 filled = iter(match.groups())
                 return "".join(next(filled) if char == "*" else char for char in tag)
-        return self._rewrite(name)
+        return name

@@ -35,15 +35,14 @@ def published():
     }
 
 
-def sent(values, select=None, rewrite=None, **fields):
+def sent(values, **fields):
     """Returns what the action asks for, and the names that it sends."""
     kernel = types.SimpleNamespace(name="dense/kernel:0", numpy=lambda: np.ones(3))
     statistic = types.SimpleNamespace(name="norm/mean:0", numpy=lambda: np.ones(3))
     model = types.SimpleNamespace(variables=[kernel, statistic], trainable_variables=[kernel])
     trainer = types.SimpleNamespace(windows=types.SimpleNamespace(published=values), model=model)
     tracker = Recording()
-    options = {name: value for name, value in {"select": select, "rewrite": rewrite}.items() if value is not None}
-    action = PublishIntermediates(PublishIntermediatesConfig(**fields), **options)
+    action = PublishIntermediates(PublishIntermediatesConfig(**fields))
     asked = action.on_step(Run(state=LoopState(step=7), trainer=trainer, model_dir="", tracker=tracker))
     assert tracker.said.keys() <= {("intermediates", 7)}
     return asked, set(tracker.said.get(("intermediates", 7), {}))
@@ -80,18 +79,6 @@ def test_names_are_sent_under_other_tags():
         sets=["trainer.actions=[{type: publish_intermediates, tags: {'gradients/*': 'slopes/*', hidden: inside}}]"],
     ).config
     assert config.trainer.actions[0].tags == {"gradients/*": "slopes/*", "hidden": "inside"}
-
-
-def test_names_are_selected_and_rewritten_by_functions():
-    """B7: beside what the section says; patterns of the section come first."""
-    found = sent(
-        published(),
-        select=lambda name: name in ("inputs", "hidden", "gradient_norm"),
-        rewrite=lambda name: name.upper(),
-        tags={"hidden": "inside"},
-        max_images=1,
-    )
-    assert found == (None, {"INPUTS/0", "inside", "GRADIENT_NORM"})
 
 
 def test_two_names_with_one_tag_are_refused():
