@@ -1,28 +1,27 @@
-"""Two configurations side by side: the fields that differ, both values, and what set each.
+"""Two configurations side by side: the fields that differ, both values, and what set them.
 
-Owns: `differences` of an earlier configuration from the one in force, with the overrides that restore the old values;
-`contrasts` between any two, of configurations in force and of the files of runs, and their layout.
-Does not own: what a difference means for a run (`runs/resume/config_changes.py`), or where the earlier configuration is
-stored.
+Owns: `differences` between the fields of any two, and their layout; `changes` of a saved configuration, with the
+overrides that restore the old values.
+Does not own: what a change means for a run (`runs/resume/config_changes.py`), or where a configuration is saved.
 
-An earlier configuration is plain: nested dicts, lists and scalars, as a YAML reader returns the output of `dump`. A
-field that it lacks counts as the default of its class, so that a field added since then is not a difference.
+Fields are compared by path, those of a one-of by the branch that it selects. A saved configuration is plain: nested
+dicts, lists and scalars, as a YAML reader returns the output of `dump`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from official_trainer.config import fields
 from official_trainer.config.components import Component
-from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.declaration import OneOf
 from official_trainer.config.decode import class_default
-from official_trainer.config.dump import flat, recorded
+from official_trainer.config.dump import recorded
 from official_trainer.config.errors import Origin
 from official_trainer.config.overrides import format_override
-from official_trainer.config.provenance import Resolved
+from official_trainer.config.provenance import Resolved, Trail
 from official_trainer.config.text import flow, written_items
 
 _MOST_VALUE = 40
@@ -30,99 +29,184 @@ DEFAULT = "class default"
 """The source of a value that nothing has set."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A field whose value has changed.
+class Side(NamedTuple):
+    """A field in one of two configurations.
 
     Attributes:
-      path: the field, such as `trainer.train_steps`; a list or a free mapping is one field, as in the layers.
-      before: the value then, plain (lists and dicts, no sections); Ellipsis if there was none and the class has no
-        default.
-      after: the value now, plain; Ellipsis if there is no such field any more.
-      origin: what set the value now; None if there is no such field any more.
-      undo: overrides that restore the old value if they come after all others; empty if that is impossible, and for the
-        fields of a one-of's branch that the `undo` of its `type` deselects.
+      value: plain (lists and dicts, no sections); Ellipsis if there is no such field, or a one-of does not select it.
+      source: what set it; empty if that is unknown.
+    """
+
+    value: Any = Ellipsis
+    source: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A field that differs between two configurations.
+
+    Attributes:
+      path: the field, such as `trainer.train_steps`; a list of values is one field.
+      before: its value in the first, as in `Side`.
+      after: its value in the second.
+      sources: what set them.
+      origin: of a change: what set the value now; None if there is no such field any more.
+      undo: of a change: overrides that restore the old value if they come after all others; empty if that is
+        impossible, and for the fields of a one-of's branch that the `undo` of its `type` deselects.
     """
 
     path: str
     before: Any
     after: Any
+    sources: tuple[str, str] = ("", "")
     origin: Origin | None = None
     undo: tuple[str, ...] = ()
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns the field with both values and what set them, for programs; null where there is no such field."""
+        both = zip((self.before, self.after), self.sources, strict=True)
+        before, after = (None if value is Ellipsis else {"value": value, "origin": source} for value, source in both)
+        return {"path": self.path, "before": before, "after": after}
 
-def differences(before: Mapping[str, Any], resolved: Resolved) -> list[Difference]:
-    """Returns what differs, by path.
+
+def sides(resolved: Resolved) -> dict[str, Side]:
+    """Returns the fields of a configuration by path.
+
+    Of values from the `params.yaml` of a run, the source is what that has as a comment.
+    """
+    by_path = {}
+    for path, value in _leaves(_plain(resolved.config), ""):
+        origin, reference = resolved.trail.origin(path), resolved.trail.references.get(path)
+        source = origin.brief if reference is None else f"= {reference.shown} of {origin.brief}"
+        source = source if (before := recorded(origin)) is None else before
+        by_path[path] = Side(value, f"experiment {resolved.experiment}" if source == "experiment" else source)
+    return by_path
+
+
+def written_sides(config: Mapping[str, Any], comments: Mapping[str, str], experiment: str | None) -> dict[str, Side]:
+    """Returns the fields of a `params.yaml`, given as `written.fields_of` returns it."""
+    sources = {path: comments.get(path, DEFAULT) for path in config}
+    name = {"experiment": f"experiment {experiment}"}
+    return {path: Side(value, name.get(sources[path], sources[path])) for path, value in config.items()}
+
+
+def differences(before: Mapping[str, Side], after: Mapping[str, Side]) -> list[Difference]:
+    """Returns the fields that differ between two configurations, in their order.
+
+    A branch that only one of them selects is shown as far as something has set it.
+    """
+    differing = []
+    for path in dict.fromkeys([*after, *before]):
+        both = before.get(path, Side()), after.get(path, Side())
+        is_implied = any(side.value is Ellipsis for side in both) and any(side.source == DEFAULT for side in both)
+        if not is_implied and not _is_same(both[0].value, both[1].value):
+            sources = both[0].source, both[1].source
+            differing.append(Difference(path=path, before=both[0].value, after=both[1].value, sources=sources))
+    return differing
+
+
+def changes(saved: Mapping[str, Any], resolved: Resolved) -> list[Difference]:
+    """Returns what differs in force from a saved configuration, by path.
+
+    A field that the saved one lacks counts as the default of its class, so that one that was added since then is no
+    change. Lists, mappings and sections that do not have the same parts are one field.
 
     Args:
-      before: the earlier configuration as plain data.
+      saved: the saved configuration.
       resolved: the configuration in force.
     """
-    differing = _Comparison(resolved).value(dict(before), resolved.config, "")
-    return sorted(differing, key=lambda difference: difference.path)
+    config, after = resolved.config, sides(resolved)
+    before = {path: Side(value) for path, value in _leaves(saved, "")}
+    for path in after.keys() - before.keys():
+        before[path] = Side(_default(config, fields.parse_path(path)))
+    changed: dict[str, Difference] = {}
+    undone: dict[str, list[str]] = {}  # by the path of a one-of's type: what restores the branch that it had selected
+    for leaf in differences(before, after):
+        path, one_of = _changed_part(saved, config, leaf.path)
+        keys = fields.parse_path(path)
+        now, old = fields.at(config, keys), fields.at(saved, keys)
+        old, new = leaf.before if old is Ellipsis else old, _plain(now)
+        if one_of and path not in after and not any(field.startswith(f"{path}.") for field in after):
+            if now is not Ellipsis and not _is_same(old, new):
+                undone.setdefault(f"{one_of}.type", []).append(format_override(path, old))
+            continue
+        restored = () if old is Ellipsis or now is Ellipsis or one_of else (format_override(path, old),)
+        origin = None if now is Ellipsis else _origin(resolved.trail, now, path)
+        changed.setdefault(path, Difference(path=path, before=old, after=new, origin=origin, undo=restored))
+    for path, change in changed.items():
+        holder = fields.at(config, fields.parse_path(path)[:-1])
+        is_choice = isinstance(holder, OneOf) and path.endswith(".type")
+        if is_choice and change.before in (None, *fields.choices(type(holder))):
+            undo = (format_override(path, change.before), *undone.get(path, []))
+            changed[path] = dataclasses.replace(change, undo=undo)
+    return sorted(changed.values(), key=lambda change: change.path)
 
 
-class _Comparison:
-    """Walks both configurations together; of a one-of, only selected branches count."""
-
-    def __init__(self, resolved: Resolved) -> None:
-        self._trail = resolved.trail
-
-    def value(self, before: Any, now: Any, path: str) -> Iterator[Difference]:
-        is_other = isinstance(now, Component) and isinstance(before, dict) and before.get("type") != now.type
-        if isinstance(now, OneOf) and isinstance(before, dict) and before.get("type") != now.type:
-            yield from self._choice(before, now, path)
-        elif fields.is_section(now) and isinstance(before, dict) and not (now.IS_WHOLE or is_other):
-            for name, part in written_items(now):
-                old = before[name] if name in before else _default(now, name)
-                yield from self.value(old, part, fields.join(path, name))
-            for gone in before.keys() - {name for name, _ in fields.children(now)}:
-                yield Difference(path=fields.join(path, str(gone)), before=before[gone], after=Ellipsis)
-        elif _has_matching_sections(before, now):
-            for key, part in fields.children(now):
-                yield from self.value(before[key], part, fields.join(path, key))
-        elif not _is_same(before, after := _plain(now)):
-            undo, origin = () if before is Ellipsis else (format_override(path, before),), self._trail.origin(path)
-            if fields.is_section(now):
-                inside = [inner for inner, part in fields.walk(now, path) if not fields.is_section(part)]
-                origin = next((differing for differing in map(self._trail.origin, inside) if differing.by_user), origin)
-            yield Difference(path=path, before=before, after=after, origin=origin, undo=undo)
-
-    def _choice(self, before: dict[Any, Any], now: OneOf, path: str) -> Iterator[Difference]:
-        """Yields the change of `type`, and the values of the branch in force that are not defaults."""
-        type_path, chosen = fields.join(path, "type"), before.get("type")
-        undo = tuple(self._choice_undone(before, now, path))
-        yield Difference(path=type_path, before=chosen, after=now.type, origin=self._trail.origin(type_path), undo=undo)
-        if now.type is not None:
-            new = self.value(_default(now, now.type), now.get(), fields.join(path, now.type))
-            yield from (dataclasses.replace(difference, undo=()) for difference in new)
-
-    def _choice_undone(self, before: dict[Any, Any], now: OneOf, path: str) -> Iterator[str]:
-        chosen, branches = before.get("type"), dict(fields.children(now))
-        if chosen is not None and chosen not in branches:
-            return
-        yield format_override(fields.join(path, "type"), chosen)
-        if chosen is not None:
-            for old in self.value(before.get(chosen, {}), branches[chosen], fields.join(path, chosen)):
-                yield from old.undo
+def text(differing: Sequence[Difference]) -> list[str]:
+    """Returns the lines that show fields that differ, with a line for either value, aligned."""
+    rows = [
+        (change.path, "not there" if value is Ellipsis else flow(value), source)
+        for change in differing
+        for value, source in zip((change.before, change.after), change.sources, strict=True)
+    ]
+    width = max((len(value) for _, value, _ in rows if len(value) <= _MOST_VALUE), default=0)
+    shown = []
+    for number, (path, value, source) in enumerate(rows):
+        shown += [] if number % 2 else ["", path]
+        shown.append(f"  {'+' if number % 2 else '-'} {value:<{width}}  {source}".rstrip())
+    return shown[1:]
 
 
-def _default(section: Config, key: str) -> Any:
-    """Returns the default of a field in the class of `section`, plain; Ellipsis if it has none."""
-    key = fields.field_name(key)
-    part, default = getattr(section, key), class_default(type(section))
-    if fields.is_section(part):
-        return _plain(class_default(type(part)) or {})
-    return Ellipsis if default is None else _plain(getattr(default, key))
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yields the path and the value of every field of plain data; a list is one field unless it holds sections."""
+    for key, part in enumerate(value) if isinstance(value, list) else value.items():
+        inner = fields.join(path, key if isinstance(key, int) else str(key))
+        if (isinstance(part, dict) and part) or (
+            isinstance(part, list) and any(isinstance(item, dict) for item in part)
+        ):
+            yield from _leaves(part, inner)
+        else:
+            yield inner, part
 
 
-def _has_matching_sections(before: Any, now: Any) -> bool:
-    """Whether `now` and `before` are lists or mappings of equally many sections, which can be compared in pairs."""
+def _changed_part(saved: Any, config: Any, path: str) -> tuple[str, str]:
+    """Returns the part of two configurations around `path` that changes as one, and the one-of around it that differs.
+
+    Above that part, both have the same sections, and lists and mappings of as many.
+    """
+    reached, one_of, old, now = "", "", saved, config
+    for key in fields.parse_path(path):
+        if not _is_alike(old, now):
+            break
+        if isinstance(now, OneOf) and isinstance(old, dict) and old.get("type") != now.type and not one_of:
+            one_of = reached
+        old, now, reached = fields.child(old, key), fields.child(now, key), fields.join(reached, key)
+    return reached, one_of
+
+
+def _is_alike(old: Any, now: Any) -> bool:
+    """Whether a saved part and the one in force can be compared field by field."""
+    if fields.is_section(now):
+        is_other = isinstance(now, Component) and isinstance(old, dict) and old.get("type") != now.type
+        return old is Ellipsis or (isinstance(old, dict) and not now.IS_WHOLE and not is_other)
     if not any(fields.is_section(part) for _, part in fields.children(now)):
         return False
     if isinstance(now, dict):
-        return isinstance(before, dict) and before.keys() == now.keys()
-    return isinstance(now, tuple) and isinstance(before, list) and len(before) == len(now)
+        return isinstance(old, dict) and old.keys() == now.keys()
+    return isinstance(old, list) and len(old) == len(now)
+
+
+def _default(config: Any, keys: tuple[fields.Key, ...]) -> Any:
+    """Returns the default of a field in the class of the section that holds it, plain; Ellipsis if it has none."""
+    holder = fields.at(config, keys[:-1])
+    return _plain(fields.child(class_default(type(holder)), keys[-1])) if fields.is_section(holder) else Ellipsis
+
+
+def _origin(trail: Trail, value: Any, path: str) -> Origin:
+    """Returns what set a value, or the first value in a section that a file or a flag has set."""
+    inside = [inner for inner, part in fields.walk(value, path) if not fields.is_section(part)]
+    by_user = (origin for origin in map(trail.origin, inside) if origin.by_user)
+    return next(by_user, trail.origin(path)) if fields.is_section(value) else trail.origin(path)
 
 
 def _plain(value: Any) -> Any:
@@ -140,94 +224,3 @@ def _is_same(before: Any, after: Any) -> bool:
     if isinstance(before, bool) or isinstance(after, bool):
         return before is after
     return before == after or (before != before and after != after)
-
-
-@dataclasses.dataclass(frozen=True)
-class Side:
-    """A field in one of two configurations.
-
-    Attributes:
-      value: plain (lists and dicts, no sections); Ellipsis if there is no such field, or a one-of does not select it.
-      source: what set it; empty if there is no such field.
-    """
-
-    value: Any = Ellipsis
-    source: str = ""
-
-    @property
-    def text(self) -> str:
-        """The value on one line of YAML."""
-        return "not there" if self.value is Ellipsis else flow(self.value)
-
-    def as_json(self) -> dict[str, Any] | None:
-        """Returns the value and what set it, for programs; None if there is no such field."""
-        return None if self.value is Ellipsis else {"value": self.value, "origin": self.source}
-
-
-@dataclasses.dataclass(frozen=True)
-class Contrast:
-    """A field that differs between two configurations.
-
-    Attributes:
-      path: the field; a list of values is one field.
-      before: the field in the first.
-      after: the field in the second.
-    """
-
-    path: str
-    before: Side
-    after: Side
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the field and both sides, for programs."""
-        return {"path": self.path, "before": self.before.as_json(), "after": self.after.as_json()}
-
-
-def sides(resolved: Resolved) -> dict[str, Side]:
-    """Returns each field of a configuration; of a one-of, those of the selected branch.
-
-    Of values from the `params.yaml` of a run, the source is what that has as a comment.
-    """
-    by_path = {}
-    for path in flat(resolved.config):
-        value = fields.at(resolved.config, fields.parse_path(path))
-        origin, reference = resolved.trail.origin(path), resolved.trail.references.get(path)
-        source = origin.brief if reference is None else f"= {reference.shown} of {origin.brief}"
-        source = source if (before := recorded(origin)) is None else before
-        by_path[path] = Side(_plain(value), f"experiment {resolved.experiment}" if source == "experiment" else source)
-    return by_path
-
-
-def written_sides(config: Mapping[str, Any], comments: Mapping[str, str], experiment: str | None) -> dict[str, Side]:
-    """Returns each field of a `params.yaml`, given as `written.fields_of` returns it."""
-    by_path = {}
-    for path, value in config.items():
-        source = comments.get(path, DEFAULT)
-        by_path[path] = Side(value, f"experiment {experiment}" if source == "experiment" else source)
-    return by_path
-
-
-def contrasts(before: Mapping[str, Side], after: Mapping[str, Side]) -> list[Contrast]:
-    """Returns the fields that differ between two configurations, in their order.
-
-    A branch that only one of them selects is shown as far as something has set it.
-    """
-    differing = []
-    for path in dict.fromkeys([*after, *before]):
-        both = before.get(path, Side()), after.get(path, Side())
-        is_implied = any(side.value is Ellipsis for side in both) and any(side.source == DEFAULT for side in both)
-        if both[0].text != both[1].text and not is_implied:
-            differing.append(Contrast(path, *both))
-    return differing
-
-
-def text(differing: Sequence[Contrast]) -> list[str]:
-    """Returns the lines that show fields that differ, each with a line for either value, aligned."""
-    texts = [side.text for contrast in differing for side in (contrast.before, contrast.after)]
-    width = max((len(text) for text in texts if len(text) <= _MOST_VALUE), default=0)
-    shown = []
-    for contrast in differing:
-        shown += ["", contrast.path]
-        for mark, side in (("-", contrast.before), ("+", contrast.after)):
-            shown.append(f"  {mark} {side.text:<{width}}  {side.source}".rstrip())
-    return shown[1:]

@@ -74,8 +74,8 @@ def _fact(value: Any) -> str:
 def _fields(*runs: RecordedRun) -> list[str]:
     if not all(run.config for run in runs):
         return ["not known"]
-    contrasts = compare.contrasts(*(compare.written_sides(run.config, run.comments, run.experiment) for run in runs))
-    return compare.text(contrasts) or ["no field differs"]
+    differing = compare.differences(*(compare.written_sides(run.config, run.comments, run.experiment) for run in runs))
+    return compare.text(differing) or ["no field differs"]
 
 
 def _metrics(before: OpenedRun, after: OpenedRun) -> tuple[list[list[str]], str]:

@@ -176,7 +176,7 @@ def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_j
     """Returns the fields that differ between two configurations."""
     from official_trainer.config import compare
 
-    found = compare.contrasts(*map(compare.sides, both))
+    found = compare.differences(*map(compare.sides, both))
     if as_json:
         rows = [each.as_json() for each in found]
         return json.dumps({"before": names[0], "after": names[1], "differences": rows}, indent=2)

@@ -37,7 +37,7 @@ from official_trainer.config import (
     Resolved,
     fields,
 )
-from official_trainer.config.compare import Difference, differences
+from official_trainer.config.compare import Difference, changes
 from official_trainer.config.declaration import ChangeKind
 from official_trainer.config.reading import plain
 from official_trainer.files import PARAMS_FILE
@@ -205,9 +205,7 @@ def changes_since(before: Mapping[str, Any], resolved: Resolved) -> tuple[Change
       before: a config as plain data: nested dicts, lists and scalars.
       resolved: the config in force.
     """
-    return tuple(
-        Change(**vars(difference), kind=kind_of(difference.path)) for difference in differences(before, resolved)
-    )
+    return tuple(Change(**vars(difference), kind=kind_of(difference.path)) for difference in changes(before, resolved))
 
 
 def gin_changes(facts: RunFacts, bindings: Bindings | None) -> tuple[Change, ...]:

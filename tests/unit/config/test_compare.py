@@ -5,11 +5,11 @@ from tests.support.config.sample import Model, resolved
 
 
 def shown(before, after):
-    return compare.text(contrasts(before, after))
+    return compare.text(differences(before, after))
 
 
-def contrasts(*both):
-    return compare.contrasts(*map(compare.sides, both))
+def differences(*both):
+    return compare.differences(*map(compare.sides, both))
 
 
 def test_values_and_what_set_them(write):
@@ -60,9 +60,9 @@ def test_a_one_of():
 
 def test_true_is_not_1():
     after = resolved("task.model.anything=1")
-    (found,) = contrasts(resolved("task.model.anything=true"), after)
-    assert (found.before.value, found.after.value) == (True, 1)
-    assert contrasts(after, after) == []
+    (found,) = differences(resolved("task.model.anything=true"), after)
+    assert (found.before, found.after) == (True, 1)
+    assert differences(after, after) == []
 
 
 def test_values_of_python_code():

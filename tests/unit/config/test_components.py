@@ -19,7 +19,7 @@ from official_trainer.config import (
     resolve,
 )
 from official_trainer.config import components as component_module
-from official_trainer.config.compare import differences
+from official_trainer.config.compare import changes
 from official_trainer.config.components import ActionConfig
 from official_trainer.tasks import registry
 from tests.support.packages import entry_point
@@ -93,7 +93,7 @@ def test_explain_knows_the_field():
 def test_a_changed_trigger_is_one_change():
     """N9: said as a whole, and undone as a whole."""
     before = yaml.safe_load(dump(resolved("[{type: replica_integrity, when: {every: 3}}]")))
-    (change,) = differences(before, resolved("[{type: replica_integrity, when: {not: {every: 3}}}]"))
+    (change,) = changes(before, resolved("[{type: replica_integrity, when: {not: {every: 3}}}]"))
     assert (change.path, change.before, change.after) == (
         "trainer.actions[0].when",
         {"every": 3},

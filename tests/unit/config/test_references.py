@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from official_trainer.config import ConfigError, ExperimentConfig, dump, explain, resolve
 from official_trainer.config import optimization as opt
-from official_trainer.config.compare import differences
+from official_trainer.config.compare import changes
 from official_trainer.config.reading import plain
 from tests.support.config.sample import Model, model, problems, resolved
 
@@ -281,7 +281,7 @@ def test_a_run_that_continues_compares_values():
         dump(resolved("trainer.summary_interval=100", "task.model.text=$${a} b", "task.model.share=0.5")), "p"
     )
     now = ["task.model.text=$${a} b", "task.model.share=0.5", "trainer.summary_interval=${trainer.train_steps}"]
-    assert differences(before, resolved(*now)) == []
+    assert changes(before, resolved(*now)) == []
 
 
 # Fields that follow others.
@@ -335,7 +335,7 @@ def test_a_schedule_chosen_by_a_reference_follows_too():
 def test_more_steps_for_a_run_change_the_schedule_that_follows():
     """N31, N9: that is a change of its own, with the override that keeps the old schedule."""
     before = plain(dump(following("trainer.train_steps=500")), "params.yaml")
-    steps, length = sorted(differences(before, following("trainer.train_steps=900")), key=lambda each: each.path)[::-1]
+    steps, length = sorted(changes(before, following("trainer.train_steps=900")), key=lambda each: each.path)[::-1]
     assert (steps.path, steps.after) == ("trainer.train_steps", 900)
     assert (length.path, length.before, length.after) == (f"{COSINE}.decay_steps", 500, 900)
     kept = following("trainer.train_steps=900", *length.undo)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from official_trainer.config import ConfigError, ExperimentConfig, SourceConfig, dump, resolve
-from official_trainer.config.compare import differences
+from official_trainer.config.compare import changes
 from official_trainer.sources.mixture import MixtureConfig, PartConfig
 
 
@@ -64,6 +64,6 @@ def test_another_type_is_one_change():
     source = "task.train_data.source"
     before = resolve(ExperimentConfig(), sets=[f"{source}={{type: npy, files: {{x: a.npy}}}}"])
     after = resolve(ExperimentConfig(), sets=[f"{source}={{type: parquet, files: b.parquet}}"])
-    (change,) = differences(yaml.safe_load(dump(before)), after)
+    (change,) = changes(yaml.safe_load(dump(before)), after)
     assert (change.path, change.before["type"], change.after["type"]) == (source, "npy", "parquet")
     assert change.undo == ("task.train_data.source={type: npy, files: {x: a.npy}}",)
