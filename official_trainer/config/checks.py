@@ -15,7 +15,6 @@ from official_trainer.config.declaration import Config, OneOf
 from official_trainer.config.decode import normalised
 from official_trainer.config.errors import Origin, Problem, source_lines
 from official_trainer.config.provenance import Trail, around, is_inside
-from official_trainer.config.text import written_items
 
 
 def rules(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator[Problem]:
@@ -73,23 +72,12 @@ def unused(config: Config, trail: Trail, problems: Sequence[Problem], *, is_allo
 def too_large(config: Config, trail: Trail) -> Iterator[Problem]:
     """Yields a problem if what a run writes of this configuration would be too much to be read again."""
     total = 0
-    for path, size in _sizes(config, ""):
-        total += size
+    for path, value in fields.in_force(config):
+        total += limits.size(value) + (not path.endswith("]"))  # an item of a list has no name
         if total > limits.MAX_SIZE:
             what = f"with this value the configuration exceeds {limits.MAX_SIZE} values, defaults included"
             yield Problem(what, path, fix="put large tables into files of their own", **_spot(trail.origin(path)))
             return
-
-
-def _sizes(value: Any, path: str) -> Iterator[tuple[str, int]]:
-    yield path, limits.size(value)
-    if isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _sizes(item, fields.join(path, index))
-    elif fields.is_section(value) or isinstance(value, dict):
-        for key, part in written_items(value):
-            yield path, limits.size(key)
-            yield from _sizes(part, fields.join(path, key))
 
 
 def warnings(config: Config, trail: Trail) -> Iterator[Problem]:

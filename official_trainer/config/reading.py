@@ -10,6 +10,7 @@ The parser's events are read one by one: a tree that is built by recursion ends 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -43,8 +44,8 @@ _SAID = (
 MARK = "#official-trainer: "
 """Begins a line of a `params.yaml` that Model Garden's parser takes for a comment: a field that only we have."""
 _MARKED = re.compile(rf"^( *){MARK}", re.MULTILINE)
-_JSON_PAIR = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
-"""An escape in JSON; with groups, a character beyond 16 bits, which JSON writes as two."""
+_JSON_ESCAPE = re.compile(r"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\.", re.DOTALL)
+"""An escape in JSON; as a group, a character beyond 16 bits, which JSON writes as two escapes."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -262,12 +263,9 @@ def plain_value(node: Node) -> Any:
 
 def _yaml_of_json(text: str) -> str:
     """Returns JSON as YAML, its superset except for tabs in the indentation, and characters written as two escapes."""
-
-    def one(escape: re.Match[str]) -> str:
-        high, low = escape[1], escape[2]
-        return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00) if high else escape[0]
-
-    return _JSON_PAIR.sub(one, text.replace("\t", " "))
+    return _JSON_ESCAPE.sub(
+        lambda match: json.loads(f'"{match[1]}"') if match[1] else match[0], text.replace("\t", " ")
+    )
 
 
 # Text.
