@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from official_trainer.config import decode, fields
-from official_trainer.config.components import ActionConfig, Component, SourceConfig, TrackerConfig
+from official_trainer.config import fields
+from official_trainer.config.components import ActionConfig, Component, TrackerConfig
 from official_trainer.config.declaration import Config, spelling
+from official_trainer.config.decode import class_default
 from official_trainer.config.multitask import MultiEvalExperimentConfig, MultiTaskExperimentConfig, TaskRoutine
-from official_trainer.config.schema import ExperimentConfig
+from official_trainer.config.schema import ExperimentConfig, SourceConfig
 from official_trainer.config.text import flow
 from official_trainer.config.when import ExponentialWhen, When
 from official_trainer.sources.mixture import PartConfig
@@ -175,7 +176,7 @@ def _lines(entry: Entry) -> Iterator[str]:
     yield ""
     yield "| field | type, default, meaning |"
     yield "|---|---|"
-    default, docs = decode.class_default(cls), fields.docs(cls)
+    default, docs = class_default(cls), fields.docs(cls)
     for name in names:
         tp, shown = fields.hints(cls)[name], getattr(default, name, getattr(cls, name, None))
         has_table = fields.is_section(shown) and not shown.IS_WHOLE
@@ -190,10 +191,19 @@ def _cell(text: str) -> str:
 
 def _described(tp: Any) -> str:
     """Returns a type with its range; of a choice, its words."""
-    allowed, kind = ", ".join(fields.allowed(tp, "`")), _type(tp)
+    allowed, kind = ", ".join(_allowed(tp)), _type(tp)
     if not allowed:
         return kind
     return allowed + kind.removeprefix("choice") if kind.startswith("choice") else f"{kind}, {allowed}"
+
+
+def _allowed(tp: Any) -> Iterator[str]:
+    """Yields the ranges and the choices of a type in words."""
+    for arm in fields.arms(tp):
+        bare, ranges = fields.strip(arm)
+        yield from (limit.allowed for limit in ranges)
+        if typing.get_origin(bare) is Literal:
+            yield from (f"`{arg if isinstance(arg, str) else fields.show(arg)}`" for arg in typing.get_args(bare))
 
 
 def _type(tp: Any) -> str:
