@@ -1,4 +1,4 @@
-"""Settings of the documentation site.
+"""Settings of the documentation site. Its build first writes the pages of `docs/generate.py`.
 
 To build it: `pip install -e '.[docs]' && sphinx-build -W --keep-going docs docs/_build/html`; then open
 docs/_build/html/index.html.
@@ -10,10 +10,12 @@ list of their names for Sphinx, and names in backticks are often not Python's. L
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from docs import generate  # noqa: E402
 from docs.extensions.repository_files import linkcode_resolve  # noqa: E402, F401 - Sphinx calls it
 
 project = "official-trainer"
@@ -62,3 +64,8 @@ html_show_sphinx = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
+
+
+def setup(app: Any) -> None:
+    """Writes the generated pages before Sphinx looks for pages."""
+    app.connect("config-inited", lambda *_: generate.main([]))

@@ -1,4 +1,4 @@
-"""Writes the generated pages, which are committed: `python docs/generate.py`.
+"""Writes the generated pages, which are not committed: `python docs/generate.py`; the build of the site does so, too.
 
 `python docs/generate.py terminal` trains for some seconds and draws `docs/images/terminal.svg`, and
 `python docs/generate.py packages` draws `docs/images/packages.svg`.
@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from docs.generators import api, cli, config, exit_codes, packages, terminal, where  # noqa: E402
+from docs.generators import api, cli, config, exit_codes, packages, terminal  # noqa: E402
 
 REFERENCE = ROOT / "docs/reference"
 IMAGES = ROOT / "docs/images"
@@ -23,8 +23,7 @@ PICTURES = {"terminal": terminal.picture, "packages": packages.picture}
 
 def pages() -> dict[str, str]:
     """Returns the text of each generated page by its path from `docs/reference`."""
-    own = {"cli.md": cli.page(), "exit_codes.md": exit_codes.page(), "../design/where.md": where.page()}
-    return {**own, **config.pages(), **api.pages()}
+    return {"cli.md": cli.page(), "exit_codes.md": exit_codes.page(), **config.pages(), **api.pages()}
 
 
 def main(argv: list[str]) -> None:

@@ -7,13 +7,17 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from docs import generate
 from tests import ROOT
 
 TEMPLATE = Path("official_trainer/cli/template/README.md")
+GENERATED = {Path("docs/reference", name): text for name, text in generate.pages().items()}
+"""The pages that the build of the site writes."""
 DOCUMENTS = sorted(
     path.relative_to(ROOT)
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "launch/*.md", str(TEMPLATE))
     for path in ROOT.glob(pattern)
+    if path.relative_to(ROOT) not in GENERATED
 )
 PAGES = [
     path
