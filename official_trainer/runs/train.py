@@ -87,7 +87,7 @@ def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPro
     )
     store = store_of(job, trainer, schedule)
     observer = RunObserver(job, trainer, process, store.describe)
-    process.watchdog.tell(lambda stall: schedule.stall(stall.message))
+    process.watchdog.tell(lambda message, _: schedule.stall(message))
     with closing(trackers.all) as outcome:
         trainer.train_iterator.add_observer(observer.on_data)
         if (best := best_of(trainer)) is not None:

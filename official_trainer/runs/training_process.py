@@ -63,7 +63,7 @@ class TrainingProcess:
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
         self.watchdog = Watchdog(job.config.runtime, job.model_dir, cluster=job.cluster)
-        self.watchdog.tell(lambda stall: self.finish(stall.exit_code, error=stall.message))
+        self.watchdog.tell(lambda message, exit_code: self.finish(exit_code, error=message))
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager

@@ -90,7 +90,7 @@ def _recorded(job: Job, folder: str, records: list[RunRecord], watchdog: Watchdo
     record = RunRecord(folder, launch, code=Code(launch["workspace"]))
     record.start()
     records.append(record)
-    watchdog.tell(lambda stall: record.finish(stall.exit_code, error=stall.message))
+    watchdog.tell(lambda message, exit_code: record.finish(exit_code, error=message))
     record.note(devices=[device.name for device in tf.config.list_logical_devices()])
     try:
         yield

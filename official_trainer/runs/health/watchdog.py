@@ -9,11 +9,9 @@ stacks to stderr by itself, and the process goes on, because from inside a pause
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
 import functools
 import itertools
-import logging
 import math
 import os
 import socket
@@ -27,9 +25,8 @@ from typing import Any, NoReturn
 from official_trainer import files
 from official_trainer.distributed.cluster import PS, Cluster
 from official_trainer.errors import ExitCode
+from official_trainer.runs.recorded import duration_text
 from official_trainer.threads import RepeatingThread, WorkerThread, has_ended
-
-_logger = logging.getLogger(__name__)
 
 FACTOR = 10
 """A time without progress is no stall unless it is this many times as long as the longest one of its phase before."""
@@ -68,17 +65,9 @@ _MEANINGS = {
 usually means that it does not end."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Stall:
-    """A time without progress that was too long: what the process did, what that usually means, and what to do.
-
-    Attributes:
-      message: all of that.
-      exit_code: of the process; one that waits for others is not the one that hangs.
-    """
-
-    message: str
-    exit_code: ExitCode
+Told = Callable[[str, ExitCode], object]
+"""Is told of a stall: what the process did, what that usually means and what to do; and the exit code of the process,
+which is another one if it only waits for others."""
 
 
 class Watchdog:
@@ -99,7 +88,7 @@ class Watchdog:
         folder: str,
         *,
         cluster: Cluster | None = None,
-        end: Callable[[Stall], object] | None = None,
+        end: Told | None = None,
     ) -> None:
         """Prepares; the `with` block starts.
 
@@ -114,7 +103,7 @@ class Watchdog:
         self._floor_seconds = runtime.stall_floor_seconds or math.inf
         self._startup_seconds = max(self._floor_seconds, runtime.stall_startup_seconds)
         self.poll_seconds = min(1.0, self._floor_seconds / 20)
-        self._told: list[Callable[[Stall], object]] = []
+        self._told: list[Told] = []
         self._end = end or functools.partial(dump_and_exit, folder=folder, told=self._told)
         self._trainer: Any = None
         self._mark = 0.0
@@ -138,7 +127,7 @@ class Watchdog:
         self._trainer = trainer
         trainer.process_group.after_parts(self.beat)
 
-    def tell(self, function: Callable[[Stall], object]) -> None:
+    def tell(self, function: Told) -> None:
         """Takes a function that is told of a stall, in a thread of its own, before the process ends."""
         self._told.append(function)
 
@@ -167,14 +156,15 @@ class Watchdog:
             return
         doing, meaning = _MEANINGS.get(activity, (f"in phase {activity}", "The stacks show where it waits."))
         at = "" if self._step is None else f" at step {self._step}"
-        longest = f", or {FACTOR} times the longest time before" if field == "stall_floor_seconds" else ""
+        limit = f"{duration_text(limit_seconds)} (runtime.{field}"
+        limit += f", or {FACTOR} times the longest time before)" if field == "stall_floor_seconds" else ")"
         message = (
-            f"no progress for {_seconds(waited_seconds)} while {doing}{at}; the limit is {_seconds(limit_seconds)} "
-            f"(runtime.{field}{longest}).\n{meaning}\nIf it was only slow, raise runtime.{field}; otherwise mend it, "
-            "and the same command continues from the last checkpoint."
+            f"no progress for {duration_text(waited_seconds)} while {doing}{at}; the limit is {limit}.\n{meaning}\n"
+            f"If it was only slow, raise runtime.{field}; otherwise mend it, and the same command continues from the "
+            "last checkpoint."
         )
         waits = activity == "peers" or (activity == "train" and self._peers_seconds < math.inf)
-        self._end(Stall(message, ExitCode.RETRY if waits else ExitCode.STALLED))
+        self._end(message, ExitCode.RETRY if waits else ExitCode.STALLED)
 
     @property
     def _waited_seconds(self) -> float:
@@ -205,16 +195,17 @@ class Watchdog:
 
 
 def dump_and_exit(
-    stall: Stall, *, folder: str, told: Sequence[Callable[[Stall], object]] = (), timeout_seconds: float = 5.0
+    message: str, exit_code: ExitCode, *, folder: str, told: Sequence[Told] = (), timeout_seconds: float = 5.0
 ) -> NoReturn:
-    """Ends the process with the stall's exit code; before that, writes what hangs to stderr and to `stall-<n>.txt`.
+    """Ends the process; before that, writes what hangs to stderr and to `stall-<n>.txt`.
 
     The process ends at once, because a thread that is stuck cannot be unwound: nothing is saved or closed.
 
     Args:
-      stall: what to report.
+      message: of the report.
+      exit_code: of the process.
       folder: local path or URL.
-      told: called with the stall, each in a thread of its own: puts it on record, for example.
+      told: called with both, each in a thread of its own: puts it on record, for example.
       timeout_seconds: longest wait for all of this. Any of it may hang as well, for the same reason as the run.
     """
 
@@ -229,14 +220,14 @@ def dump_and_exit(
         files.write_text_atomically(next(path for path in paths if not files.exists(path)), report, durable=False)
 
     try:
-        report = f"error: {stall.message}\n\n{stacks()}"
+        report = f"error: {message}\n\n{stacks()}"
         jobs: list[Callable[[], object]] = [functools.partial(_write_stderr, f"\n{report}"), write_report]
-        jobs += [sys.stdout.flush, *(functools.partial(listener, stall) for listener in told)]
+        jobs += [sys.stdout.flush, *(functools.partial(listener, message, exit_code) for listener in told)]
         deadline = time.monotonic() + timeout_seconds
         for call in [WorkerThread("stall-report").submit(functools.partial(attempt, job)) for job in jobs]:
             has_ended(call, deadline - time.monotonic())
     finally:
-        os._exit(int(stall.exit_code))
+        os._exit(int(exit_code))
 
 
 def stacks() -> str:
@@ -257,7 +248,3 @@ def stacks() -> str:
 def _write_stderr(text: str) -> None:
     with open(_STDERR, "wb", closefd=False) as stream:
         stream.write(text.encode("utf-8", "replace"))
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

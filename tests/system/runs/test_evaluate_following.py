@@ -99,7 +99,7 @@ def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path)
     """N12: nor are looks at the directory, as long as they come to an end."""
     run, stalls = Run(tmp_path / "run", [lambda r: None] * 5000 + [lambda r: r.commit(10)]), []
     runtime = RuntimeConfig(stall_floor_seconds=20, stall_startup_seconds=20)
-    watchdog = Watchdog(runtime, str(tmp_path), end=stalls.append)  # polls once a second
+    watchdog = Watchdog(runtime, str(tmp_path), end=lambda message, _: stalls.append(message))  # polls once a second
 
     def sleep(seconds):
         watchdog.poll()
@@ -112,7 +112,7 @@ def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path)
     assert stalls == []
     for _ in range(21):
         watchdog.poll()
-    assert ["while evaluating at step 10" in stall.message for stall in stalls] == [True]
+    assert ["while evaluating at step 10" in stall for stall in stalls] == [True]
 
 
 # Processes.

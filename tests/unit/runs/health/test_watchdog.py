@@ -22,7 +22,7 @@ class Watched:
             stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds, collective_timeout_seconds=50
         )
         self.stalls = []
-        self.watchdog = Watchdog(runtime, "run", end=self.stalls.append, **options)
+        self.watchdog = Watchdog(runtime, "run", end=lambda *stall: self.stalls.append(stall), **options)
         self.enter, self.beat = self.watchdog.enter, self.watchdog.beat
         if trainer is not None:
             self.watchdog.observe(trainer)
@@ -82,7 +82,7 @@ def test_each_phase_has_a_first_time():
     watched.wait(999).enter("train")
     watched.wait(499).enter("evaluate")
     assert watched.limit() == 1000
-    assert "raise runtime.stall_startup_seconds" in watched.stalls[0].message
+    assert "raise runtime.stall_startup_seconds" in watched.stalls[0][0]
 
 
 def test_whoever_waits_for_the_chief_may_wait():
@@ -136,13 +136,18 @@ def test_the_batches_of_a_long_window_and_the_parts_of_an_evaluation_are_progres
         assert watched.wait(90).stalls == []
         trainer.on_part()
     assert watched.limit() == 900
-    assert "while evaluating at step 8" in watched.stalls[0].message
+    assert "while evaluating at step 8" in watched.stalls[0][0]
 
 
 @pytest.mark.parametrize(
     ("doing", "cluster", "code", "words"),
     [
-        ("input", None, 5, ["waiting for the next batch at step 8", "100 s (runtime.stall_floor_seconds, or 10 times"]),
+        (
+            "input",
+            None,
+            5,
+            ["waiting for the next batch at step 8", "(runtime.stall_floor_seconds, or 10 times"],
+        ),
         ("input", TWO_WORKERS, 5, ["waiting for the next batch at step 8", "raise runtime.stall_floor_seconds"]),
         ("train", None, 5, ["computing training steps at step 8", "a collective operation hangs"]),
         (
@@ -162,9 +167,9 @@ def test_who_hangs_and_who_waits_for_it(doing, cluster, code, words):
     watched.wait(1).beat(8)
     trainer.is_waiting, trainer.process_group.is_waiting = doing == "input", doing == "peers"
     assert watched.limit() == (50 if (doing, cluster) == ("train", TWO_WORKERS) else 100)
-    (stall,) = watched.stalls
-    assert stall.exit_code == code
-    assert [word for word in words if word not in stall.message] == []
+    ((message, exit_code),) = watched.stalls
+    assert exit_code == code
+    assert [word for word in words if word not in message] == []
 
 
 def test_a_stall_says_what_hangs_and_which_field_raises_the_limit():
@@ -173,9 +178,9 @@ def test_a_stall_says_what_hangs_and_which_field_raises_the_limit():
     watched.enter("save", 120)
     watched.wait(2).beat(120)
     assert watched.limit() == 100
-    assert watched.stalls[0].message == (
-        "no progress for 101 s while saving a checkpoint at step 120; the limit is 100 s (runtime.stall_floor_seconds, "
-        "or 10 times the longest time before).\n"
+    assert watched.stalls[0][0] == (
+        "no progress for 1 min 41 s while saving a checkpoint at step 120; the limit is 1 min 40 s "
+        "(runtime.stall_floor_seconds, or 10 times the longest time before).\n"
         "Usually the storage of model_dir does not answer, or is very slow: look at the disk, the mount or the object "
         "store, and the network to it.\n"
         "If it was only slow, raise runtime.stall_floor_seconds; otherwise mend it, and the same command continues "
@@ -200,7 +205,7 @@ def test_each_phase_has_its_advice(phase, words):
     watched = Watched()
     watched.enter(phase)
     watched.limit()
-    assert [word for word in words if word not in watched.stalls[0].message] == []
+    assert [word for word in words if word not in watched.stalls[0][0]] == []
 
 
 def test_polls_are_frequent_enough_for_the_floor():
