@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 
 class ExitCode(enum.IntEnum):
@@ -52,12 +51,11 @@ class UserError(Exception):
 
     Attributes:
       exit_code: of the process.
-      names_line: where the line of the user's code that led to it stands: before the message; behind it, if the message
-        has a place in a file of data; or nowhere.
+      names_line: whether the line of the user's code that led to it stands before the message.
     """
 
     exit_code: ExitCode = ExitCode.FAILED
-    names_line: Literal["", "before", "behind"] = ""
+    names_line: bool = False
 
 
 def without_arrays(text: str) -> str:

@@ -23,6 +23,7 @@ INSTALLED = ("site-packages", "dist-packages")
 
 _NOTES = "_official_trainer_notes"
 _MOST_ERRORS = 20  # in a chain of causes
+_FUNCTIONS = (types.FunctionType, types.MethodType)
 
 
 class during:
@@ -58,13 +59,16 @@ class during:
     ) -> None:
         """Notes what was being done, if there is an error."""
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
-            before = vars(error).get(_NOTES, {})
-            notes = {}
-            for name, note in ((name, note) for name, note in self._notes.items() if name not in before):
-                with contextlib.suppress(Exception):  # a note must not take the place of the error
-                    notes[name] = note() if isinstance(note, types.FunctionType | types.MethodType) else note
-            # Not by `setattr`, which an error that is a frozen dataclass refuses.
-            vars(error)[_NOTES] = {**before, **{name: note for name, note in notes.items() if note}}
+            note(error, **self._notes)
+
+
+def note(error: BaseException, **notes: Any) -> None:
+    """Notes on an error what was being done, beside what was noted before; functions are called for theirs."""
+    before = vars(error).setdefault(_NOTES, {})  # not by `setattr`, which an error that is a frozen dataclass refuses
+    for name, value in notes.items():
+        with contextlib.suppress(Exception):  # a note must not take the place of the error
+            if name not in before and (value := value() if isinstance(value, _FUNCTIONS) else value):
+                before[name] = value
 
 
 def notes_on(error: BaseException) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
         return None
     if "--traceback" in words:
         _print_traceback(error)
-    terminal.report_error(found.fitted(terminal.width(sys.stderr)))
+    terminal.report_error(found.message)
     return int(found.exit_code)
 
 

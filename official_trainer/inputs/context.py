@@ -38,14 +38,14 @@ class DataError(UserError, ValueError):
 class ArraysError(DataError):
     """What the code that builds the data has read is not there, or does not belong together."""
 
-    names_line = "before"
+    names_line = True
 
 
 class BatchesError(DataError):
     """What `build_inputs` returned is no dataset of batches, which is a bug in the task."""
 
     exit_code = ExitCode.FAILED
-    names_line = "before"
+    names_line = True
 
 
 class BatchSizeError(UserError, ValueError):

@@ -34,7 +34,7 @@ _SCANNED, _SCANNERS = 64, 16  # examples at a time, and threads that read them
 class ExampleError(DataError):
     """An example that cannot be read, transformed or made part of a batch; the message has its place."""
 
-    names_line = "behind"
+    names_line = True
 
 
 class UnreachableError(DataError):

@@ -42,13 +42,13 @@ _PACKAGE = __name__.partition(".")[0]
 class ContractError(UserError, TypeError):
     """A user's code does not meet the contract of the engine."""
 
-    names_line = "before"
+    names_line = True
 
 
 class EndlessError(DataError):
     """Data that is read to its end has none."""
 
-    names_line = "before"
+    names_line = True
 
 
 # The arguments of methods.

@@ -63,7 +63,7 @@ _NUMBER = "(0|[1-9][0-9]*)"
 class NoSignaturesError(UserError, ValueError):
     """The inputs of a SavedModel of this task are unknown."""
 
-    names_line = "before"
+    names_line = True
 
 
 def predict_step_of(task: Any) -> Callable[..., Any]:

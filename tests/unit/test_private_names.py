@@ -34,8 +34,7 @@ ATTRIBUTES = {
     "tf_keras, Keras 3": {
         *("_SEED_GENERATOR", "_built", "_create_all_weights"),
         *("_flatten_layers", "_fn", "_generator", "_hyper", "_hypers_created", "_initial_epoch"),
-        *("_is_graph_network", "_keras_call_info_injected"),
-        *("_keras_logits", "_learning_rate", "_loss_tracker"),
+        *("_is_graph_network", "_keras_logits", "_learning_rate", "_loss_tracker"),
         *(
             "_compile_metrics",
             "_maybe_load_initial_counters_from_ckpt",

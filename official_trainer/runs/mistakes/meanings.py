@@ -1,7 +1,7 @@
 """What the messages of TensorFlow, Keras and Python that users meet most often mean in a task, and whose fault it is.
 
-Owns: the table, the names that an unknown one may mean, an error's message in one line. Does not own: where the error
-was raised. Imports no TensorFlow.
+Owns: the table, the names that an unknown one may mean. Does not own: where the error was raised (`report.py`). Imports
+no TensorFlow.
 """
 
 from __future__ import annotations
@@ -11,26 +11,10 @@ import dataclasses
 import re
 import traceback
 
-from official_trainer.errors import first_line, text_of
+from official_trainer.errors import text_of
 from official_trainer.nearest import nearest
-from official_trainer.runs.mistakes.frames import copies_of
 
 _MOST_NAMES = 5
-_CONVERTED = re.compile(r"outer_factory\.<locals>\.inner_factory\.<locals>\.tf__")
-"""In front of the name of a function that AutoGraph has converted."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Meaning:
-    """What an error probably means.
-
-    Attributes:
-      text: in a sentence or two; empty if it is unknown.
-      is_data: whether the data is at fault; None if the meaning does not tell.
-    """
-
-    text: str = ""
-    is_data: bool | None = None
 
 
 _OF_CODE = (
@@ -38,10 +22,6 @@ _OF_CODE = (
         r"Received a label value of (\S+) which is outside the valid range of \[0, 1\)",
         "The model returns one number for each example, so that {0} is no class of it: give the last layer one unit "
         "for each class; or for yes and no, use binary_crossentropy.",
-    ),
-    (
-        r"^ModuleNotFoundError: No module named '(\w+)",
-        "Python has no module {0}: if it is a package, install it into this environment, with pip.",
     ),
     (
         r"has no attribute '(?:task_config|logging_dir)'|Task\.__init__\(\) (?:takes|got|missing)",
@@ -53,11 +33,6 @@ _OF_CODE = (
         r"'tuple' object has no attribute 'rank'|'KerasTensor' object has no attribute 'node'",
         "Layers of Keras 2, that is tf_keras, and of Keras 3 are in one model: take all of them from `import keras`, "
         "or all from `from official_trainer.lazy import keras`.",
-    ),
-    (
-        r"does not apply preprocessing, but the model received string input",
-        "A Task calls a model of KerasHub without its preprocessor: call it in build_inputs, and build the model with "
-        "preprocessor=None.",
     ),
     (
         r"Graph disconnected: cannot obtain value",
@@ -141,15 +116,6 @@ _OF_CODE = (
         "runtime.enable_xla=false, in a Program jit_compile=False.",
     ),
     (
-        r"Dimensions must be equal, but are \d+ and \d+|Incompatible shapes: \[[^]]*\] vs\. \[[^]]*\]|"
-        r"required broadcastable shapes|Matrix size-incompatible",
-        "Two tensors have shapes that do not go together.",
-    ),
-    (
-        r"Cannot reshape a tensor with \d+ elements|Input to reshape is a tensor with \d+ values",
-        "A reshape does not fit the size of its tensor: -1 leaves one dimension open, as for the batch.",
-    ),
-    (
         r"cannot compute \S+ as input #\d+\(zero-based\) was expected to be a \w+ tensor but is a \w+ tensor|"
         r"[Ii]nput '\w+' of '\w+' Op has type \w+ that does not match type \w+",
         "Two tensors have different dtypes: convert one with tf.cast.",
@@ -181,12 +147,9 @@ _OF_DATA = (
         "layer or tf.strings.to_number. With the type of a column in column_types, CSV says which row is no number.",
     ),
     (
-        r"StringToNumberOp could not correctly convert string: (\S+)",
-        "The data holds '{0}' where a number is expected.",
-    ),
-    (
-        r"Field \d+ (?:in record|is required)|Expect \d+ fields but|(?:JPEG|PNG|GIF|BMP|image) (?:data|header|file)",
-        "A line or a file of the data cannot be parsed.",
+        r"StringToNumberOp could not correctly convert string|Field \d+ (?:in record|is required)|"
+        r"Expect \d+ fields but|(?:JPEG|PNG|GIF|BMP|image) (?:data|header|file)",
+        "A value, a line or a file of the data cannot be parsed.",
     ),
     (
         r"Feature: (\S+) \(data type: \w+\) is required but could not be found|"
@@ -211,42 +174,42 @@ _OF_DATA = (
 """The same, where the data is at fault."""
 
 
-def meaning_of(error: BaseException) -> Meaning:
-    """Returns what an error probably means."""
-    first = copies_of(error)[-1]
-    if near := _near(first):
-        return Meaning(f"Did you mean {' or '.join(near)}?")
-    text = f"{type(first).__name__}: {text_of(first)}"
-    for pattern, meaning in (*_OF_CODE, *_OF_DATA):
-        if match := re.search(pattern, text, re.DOTALL):
-            is_data = True if (pattern, meaning) in _OF_DATA else None
-            return Meaning(meaning.format(*(group or "" for group in match.groups())), is_data)
-    if isinstance(first, AttributeError) and dataclasses.is_dataclass(first.obj) and not isinstance(first.obj, type):
-        names = [field.name for field in dataclasses.fields(first.obj)]
-        return Meaning(f"{type(first.obj).__name__} has the fields {', '.join(names)}.")
-    return Meaning()
+def meaning_of(error: BaseException) -> tuple[str, bool]:
+    """Returns what an error probably means, in a sentence or two, and whether the data is at fault.
+
+    Args:
+      error: the one that was raised first, before Keras and AutoGraph added text.
+
+    Returns:
+      An empty text if the meaning is unknown.
+    """
+    if near := _near(error):
+        return f"Did you mean {' or '.join(near)}?", False
+    text = f"{type(error).__name__}: {text_of(error)}"
+    for table in (_OF_CODE, _OF_DATA):
+        for pattern, meaning in table:
+            if match := re.search(pattern, text, re.DOTALL):
+                return meaning.format(*(group or "" for group in match.groups())), table is _OF_DATA
+    if isinstance(error, AttributeError) and dataclasses.is_dataclass(error.obj) and not isinstance(error.obj, type):
+        names = [field.name for field in dataclasses.fields(error.obj)]
+        return f"{type(error.obj).__name__} has the fields {', '.join(names)}.", False
+    return "", False
 
 
 def _near(error: BaseException) -> list[str]:
     """Returns the names that an unknown one may be a misspelling of."""
-    name, options = getattr(error, "name", None), set[str]()
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    name: object = getattr(error, "name", None)
+    options: set[str] = set()
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
     if isinstance(error, AttributeError) and name:
         options = {*dir(error.obj)}
-    elif isinstance(error, NameError) and frames:
-        options = {*frames[-1].f_locals, *frames[-1].f_globals, *dir(builtins)}
-    elif isinstance(error, KeyError) and error.args and frames:
+    elif isinstance(error, NameError):
+        options = {*dir(builtins)}.union(*((*frame.f_locals, *frame.f_globals) for frame in frames))
+    elif isinstance(error, KeyError) and error.args:
         name = error.args[0]
-        mappings = (value for value in frames[-1].f_locals.values() if isinstance(value, dict))
+        mappings = [value for frame in frames for value in frame.f_locals.values() if isinstance(value, dict)]
         options = {key for mapping in mappings for key in mapping if isinstance(key, str)}
     if not isinstance(name, str):
         return []
     near = nearest(name, [option for option in options if not option.startswith("__") and option != name])
     return [repr(option) if isinstance(error, KeyError) else option for option in near][:_MOST_NAMES]
-
-
-def in_one_line(error: BaseException) -> str:
-    """Returns class and message of the error that was raised first, without the names of nodes."""
-    first = copies_of(error)[-1]
-    text, name = _CONVERTED.sub("", first_line(first)), type(first).__name__
-    return text if text.startswith(f"{name}: ") else f"{name}: {text}" if text else name

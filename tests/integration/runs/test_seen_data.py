@@ -152,17 +152,17 @@ def test_an_error_in_the_users_code_is_told_as_by_train(function, code, lines):
         look("seen_failing", f"task.function={function}", names=["train_data"])
     report = report_of(caught.value)
     assert report.exit_code == code
-    assert re.fullmatch("\n".join([*lines, "  traceback: .*"]), "\n".join(report.lines))
+    assert re.fullmatch("\n".join([*lines, "  traceback: .*"]), report.message)
 
 
-def test_an_error_in_an_example_begins_with_its_place():
-    """N45: what reads the data comes behind it."""
+def test_an_error_in_an_example_has_its_place():
+    """N45: behind the line that reads the data."""
     with pytest.raises(DataError) as caught:
         look("points_run", "task.bad=[0]", names=["train_data"])
-    place, line, code = report_of(caught.value).lines
-    assert place == "example 0: its checksum is wrong"
-    assert re.fullmatch(r"  \S*points_run.py:\d+ in (__getitem__|build_inputs), while building train_data", line)
+    line, code, place = report_of(caught.value).message.splitlines()
+    assert re.fullmatch(r"\S*points_run.py:\d+ in (__getitem__|build_inputs), while building train_data", line)
     assert code.startswith("    ")
+    assert place == "  example 0: its checksum is wrong"
 
 
 def test_what_is_not_there_is_refused():

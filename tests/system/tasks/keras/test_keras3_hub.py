@@ -75,13 +75,3 @@ def test_a_preprocessor_is_not_called_and_a_warning_says_so(workspace):
     assert done.code == ExitCode.DONE, done.err
     said = "BertTextClassifierPreprocessor of BertTextClassifier is called by Keras's own fit and predict alone"
     assert done.err.count(said) == 1 and "preprocessor=None" in done.err
-
-
-def test_strings_are_refused_with_what_to_do(workspace):
-    """N28: KerasHub's own message advises `fit`."""
-    change(workspace, KEEPS, "load_weights=False")
-    change(workspace, "(features, np.array(LABELS))", "(np.array(TEXTS), np.array(LABELS))")
-    done = run_command(WORDS, cwd=workspace, folder=workspace)
-    assert done.code == ExitCode.FAILED
-    said = " ".join(done.err.split())
-    assert "A Task calls a model of KerasHub without its preprocessor: call it in build_inputs" in said

@@ -2,7 +2,8 @@
 
 import pytest
 
-from official_trainer.runs.mistakes.meanings import in_one_line, meaning_of
+from official_trainer.errors import first_line
+from official_trainer.runs.mistakes.meanings import meaning_of
 
 MIXED = "Layers of Keras 2, that is tf_keras, and of Keras 3 are in one model"
 
@@ -42,7 +43,7 @@ MIXED = "Layers of Keras 2, that is tf_keras, and of Keras 3 are in one model"
 )
 def test_messages_of_keras_3(said, meant):
     """N28: as Keras 3.15 and tf_keras print them."""
-    text = meaning_of(ValueError(said)).text
+    text, _ = meaning_of(ValueError(said))
     assert meant in text if meant else not text
 
 
@@ -54,4 +55,4 @@ def test_what_a_layer_raises_is_told_without_the_words_of_keras_3_around_it():
         "`Scale.compute_output_spec() / compute_output_shape()` method. Error encountered:\n\n"
         "'Scale' object has no attribute 'w'"
     )
-    assert in_one_line(AttributeError(said)) == "AttributeError: 'Scale' object has no attribute 'w'"
+    assert first_line(AttributeError(said)) == "'Scale' object has no attribute 'w'"
