@@ -37,6 +37,7 @@ from official_trainer.runs.predictions import (
     read_continuable,
 )
 from official_trainer.runs.resume.config_changes import is_safe
+from official_trainer.shown import counted
 from official_trainer.tasks import keras as kerases
 from official_trainer.user_code import during
 
@@ -134,7 +135,7 @@ def _predict(job: Job, checkpoint: str, chosen: tuple[str, int] | None, settings
         _logger.info("all predictions are there already; to predict from the start, name another --output")
         return 0
     if target.num_there:
-        _logger.info("continuing: %d files are there already", target.num_there)
+        _logger.info("continuing with %s there already", counted(target.num_there, "file"))
     with Watchdog(job.config.runtime, job.model_dir) as watchdog:
         watchdog.enter("build")
         trainer = build(job)
@@ -155,7 +156,7 @@ def _predict(job: Job, checkpoint: str, chosen: tuple[str, int] | None, settings
             is_done = predict_into(target, batches)
     weights = files.base_name(settings.model) if chosen is None else f"ckpt-{chosen[1]}"
     others = "" if is_done else "; other processes write the other files"
-    what = f"wrote {target.rows} predictions of {weights}, and {target.num_there} files are there"
+    what = f"wrote {target.rows} predictions of {weights}, {counted(target.num_there, 'file')} in all"
     _logger.info("%s: %s%s", what, settings.output_dir, others)
     return target.rows
 

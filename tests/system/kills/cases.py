@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from official_trainer.shown import counted
 from tests import ROOT
 from tests.support.chaos.contract import RUN, Callback, Case, Instant, Part, Step, Strike
 from tests.support.chaos.runs import SOURCES, STEPS_PER_LOOP, STRATEGIES, Variant, digits
@@ -189,7 +190,7 @@ class Shards:
         return sum("tmp" not in path.name for path in self._run.glob("predictions-*"))
 
     def says(self, files):
-        return f"continuing: {files} files are there already"
+        return f"continuing with {counted(files, 'file')} there already"
 
     def num_bytes(self):
         return sum(path.stat().st_size for path in self._run.iterdir())

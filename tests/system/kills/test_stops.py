@@ -142,7 +142,7 @@ def test_predictions_are_ended_by_the_signal_and_continued(unbroken, tmp_path):
     run.send(signal.SIGTERM)
     assert run.command.wait().code == -signal.SIGTERM
     done = HeldRun(tmp_path / "run", None, *words).command.wait()
-    assert (done.code, " predictions of ckpt-60, and 8 files are there: " in done.err) == (0, True), done.err
+    assert (done.code, " predictions of ckpt-60, 8 files in all: " in done.err) == (0, True), done.err
 
 
 def test_a_run_directory_has_one_writer(unbroken, tmp_path):

@@ -11,7 +11,7 @@ def test_mode_predict_of_train_is_the_same(tmp_path):
     batch = "task.validation_data.global_batch_size=17"
     argv = ["predict", f"--model_dir={digits}", batch, "--format=jsonl", "--shard_size=50", f"--output={tmp_path}/by"]
     done = run_command(argv, cwd=ROOT, folder=tmp_path)
-    assert "wrote 360 predictions of ckpt-20, and 8 files are there: " in done.err
+    assert "wrote 360 predictions of ckpt-20, 8 files in all: " in done.err
     words = ["--experiment=digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", f"--model_dir={digits}"]
     words += ["trainer.export.at_end=false", batch]
     flags = ["--format=jsonl", "--shard_size=50", f"--output={tmp_path}/out"]

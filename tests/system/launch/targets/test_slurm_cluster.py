@@ -68,13 +68,13 @@ def test_two_nodes_train_one_run_and_share_its_predictions(slurm, capfd):
     assert json.loads((model_dir / "run.json").read_text())["experiment"] == "digits_mlp"
     assert sorted(os.listdir(Path("launches", record["name"]))) == ["job.sbatch", "launch.json", "slurm.out"]
     words = ["predict", "digits_mlp", SMOKE, f"--model_dir={model_dir}", "--format=jsonl", "--shard_size=64"]
-    predicting = submit(capfd, *words)
+    predicting = submit(capfd, *words, "task.validation_data.global_batch_size=32")
     assert predicting["name"] != record["name"] and predicting["model_dir"] == record["model_dir"]
     ended(slurm, predicting)
     assert state(capfd, predicting) == ["COMPLETED", "0"], log(predicting)
     rows = [json.loads(line) for path in (model_dir / "predictions").glob("*.jsonl") for line in path.open()]
     assert len(rows) == 360
-    assert re.findall(r"(?m)^([01]): .*predictions of ckpt-20 in", log(predicting)) in (["0", "1"], ["1", "0"])
+    assert re.findall(r"(?m)^([01]): .*predictions of ckpt-20, ", log(predicting)) in (["0", "1"], ["1", "0"])
     assert not list(Path().rglob("oops"))
 
 
