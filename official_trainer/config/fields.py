@@ -96,9 +96,15 @@ def _without_change_kind(tp: Any) -> Any:
 
 def change_kinds(cls: type[Config]) -> Mapping[str, ChangeKind]:
     """Returns what a change of each field of a section class means, of those that are declared with it."""
+    return _change_kinds(typing.cast(Any, cls))
+
+
+@functools.cache
+def _change_kinds(cls: Any) -> Mapping[str, ChangeKind]:
     declared = typing.get_type_hints(cls, include_extras=True)
     notes = {name: getattr(tp, "__metadata__", ()) for name, tp in declared.items()}
-    return {name: note for name, of_field in notes.items() for note in of_field if isinstance(note, ChangeKind)}
+    kinds = {name: note for name, noted in notes.items() for note in noted if isinstance(note, ChangeKind)}
+    return types.MappingProxyType(kinds)
 
 
 def field_name(key: Key) -> str:
