@@ -2,8 +2,8 @@
 
 Owns: the list of steps that `check` takes and how each reports. Does not own: any of the parts it tries.
 
-Nothing is left in `model_dir`: files go to a folder there, of this process alone, which is deleted; if it is killed, by
-the next one. Several processes may check at the same time, and a run may begin.
+Nothing is left in `model_dir`: files go to a temporary folder. Several processes may check at the same time, and a run
+may begin.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import math
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,20 +28,14 @@ from official_trainer.engine.recovery import LossBound, NonFiniteError
 from official_trainer.errors import UserError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
-from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.runs import logits
 from official_trainer.runs.build import beside_of, build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, say_place, warn
-from official_trainer.runs.resume import data_layout
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
 from official_trainer.tasks.contract import length_of
 from official_trainer.tracking import Tracker, flatten
 from official_trainer.tracking.record import prepare_model_dir
-
-_PLACE = ".check"
-_PLACE_IN_NEW = ".check-new"
-"""The same, of a process that has made `model_dir`, or has met one of these there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,13 +97,10 @@ class _DryRun:
 
     def _model_dir(self) -> str:
         folder = self._job.model_dir
-        is_new = not files.exists(folder) or any(name.startswith(_PLACE_IN_NEW) for name in files.list_dir(folder))
-        prepare_model_dir(folder, self._job.experiment, is_shared=self._job.shares_directory)
-        remove_abandoned(folder, rf"\{_PLACE}(-.*)?")
-        if is_new:
+        if prepare_model_dir(folder, self._job.experiment, is_shared=self._job.shares_directory) is None:
             self._held.callback(files.remove_if_empty, folder)
         # It is there before the build: tasks write to their logging_dir, Mask R-CNN its annotations.
-        scratch = self._held.enter_context(own_folder(folder, f"{_PLACE_IN_NEW if is_new else _PLACE}-"))
+        scratch = self._held.enter_context(tempfile.TemporaryDirectory(prefix="official-trainer-check-"))
         self._scratch = dataclasses.replace(self._job, model_dir=scratch)
         if self._job.mode in TRAINING_MODES:
             self._job.check_changes()
@@ -165,7 +157,6 @@ class _DryRun:
 
     def _evaluate(self) -> str:
         self.trainer.evaluation.build_data(self._job.config.trainer.validation_steps)
-        data_layout.check_validation_data(self.trainer)
         logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))
         bad = [name for name, value in logs.items() if not math.isfinite(value)]
         lines = [f"not finite: {', '.join(bad)}"] if bad else []

@@ -74,8 +74,8 @@ def test_a_run_that_begins_during_a_check_keeps_its_directory(tmp_path, monkeypa
 
 
 def test_a_directory_that_was_there_stays(tmp_path):
-    """N10: an empty one, too, with what an early version's check left, which is removed."""
-    (tmp_path / "run" / ".check").mkdir(parents=True)
+    """N10: an empty one, too."""
+    (tmp_path / "run").mkdir()
     assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"]) == 0
     assert not [*(tmp_path / "run").iterdir()]
 
