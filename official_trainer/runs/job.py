@@ -290,25 +290,20 @@ def _gpu_problems(job: Job) -> Iterator[Problem]:
 
 def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
     """Yields what is wrong with batches that `count` replicas share; `what` is the word for them in messages."""
-    accumulated = "trainer.gradient_accumulation_steps"
     names = ("train_data", "validation_data")
     sections = ((f"{path}.{name}", getattr(task, name, None)) for path, task in _tasks(job.config) for name in names)
     for path, section in sections:
         if section is None or (path.startswith("eval_tasks") and path.endswith("train_data")):
             continue
-        field, size = f"{path}.global_batch_size", section.global_batch_size
-        micro_batches = job.config.trainer.gradient_accumulation_steps if path.endswith("train_data") else 1
-        choices = BatchSizeError(size, count * micro_batches).choices
-        if size % count:
-            replicas = f"{count} {what}" + (f" with {micro_batches} micro-batches each" if micro_batches > 1 else "")
-            yield _problem(job, field, f"{size} does not divide over {replicas}", f"use {choices}")
-        elif (examples := size // count) % micro_batches:
-            share = f"that each of {count} {what} has of {field}={size}" if count > 1 else f"of {field}={size}"
-            divisors = [number for number in range(1, examples + 1) if examples % number == 0]
-            lower = [number for number in divisors if number < micro_batches][-1:]
-            higher = [number for number in divisors if number > micro_batches][:1]
-            near = f"set {accumulated} to {' or '.join(map(str, [*lower, *higher]))}, or {field} to {choices}"
-            yield _problem(job, accumulated, f"{micro_batches} does not divide the {examples} examples {share}", near)
+        size, accumulated = section.global_batch_size, job.config.trainer.gradient_accumulation_steps
+        micro_batches = accumulated if path.endswith("train_data") else 1
+        if size % (count * micro_batches):
+            shares = [f"{count} {what}"] * (count > 1) + [f"{micro_batches} micro-batches"] * (micro_batches > 1)
+            fix = f"use {BatchSizeError(size, count * micro_batches).choices}"
+            fix += ", or another trainer.gradient_accumulation_steps" if micro_batches > 1 else ""
+            yield _problem(
+                job, f"{path}.global_batch_size", f"{size} does not divide over {' with '.join(shares)}", fix
+            )
 
 
 def _tasks(config: Any) -> Iterator[tuple[str, Any]]:
