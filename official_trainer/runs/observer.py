@@ -79,7 +79,6 @@ class RunObserver(LoopObserver):
         """The training data is built for a context; how it is divided is recorded the first time."""
         if not self._has_data:
             self._has_data = True
-            data_layout.check_validation_data(self._trainer)
             layout = data_layout.report(context, self._console.message)
             compared = {name: layout[name] for name in data_layout.COMPARED if name in layout}
             self._remember(data=compared, validation_sources=self._validation_sources())

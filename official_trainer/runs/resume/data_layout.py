@@ -7,17 +7,13 @@ the console and `run.json` show of it. Does not own: which process reads what (`
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.checkpoints import manifest
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.inputs import DataError, InputContext
-from official_trainer.inputs.context import leaves
+from official_trainer.inputs import InputContext
 from official_trainer.shown import shorten
-
-_logger = logging.getLogger(__name__)
 
 COMPARED = ("replicas", "pipelines", "order", "sources")
 """What of the layout a manifest holds (`RunFacts.data`): the `replicas` that share a global batch; `pipelines`, one for
@@ -90,36 +86,6 @@ def change_of_sources(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping
 
 
 _SAID_OF_SOURCE = {"examples": "number of examples", "fingerprint": "fingerprint of the data", "order": "order by"}
-
-
-def check_validation_data(trainer: Any) -> None:
-    """Compares the fields of training and validation data, where both are read by number; warns of what may be meant.
-
-    Raises:
-      DataError: validation data lacks a field, or has it with another type.
-    """
-    training, sets = trainer.train_iterator.builder, trainer.evaluation.sets
-    for validation in (eval_set.builder for eval_set in sets if eval_set.builder.section == "task.validation_data"):
-        contexts = [getattr(builder, "context", None) for builder in (training, validation)]
-        if not all(context and context.sources for context in contexts):
-            continue
-        said = "its examples differ from those of train_data"
-        wrong, others = unlike(validation.of_pipeline.element_spec, training.of_pipeline.element_spec)
-        if wrong:
-            raise DataError(f"{said}: {'; '.join(wrong)}; make them alike by transforms", field=validation.section)
-        if others:
-            _logger.warning("%s: %s: %s", validation.section, said, "; ".join(others))
-
-
-def unlike(validation: Any, training: Any) -> tuple[list[str], list[str]]:
-    """Returns how batches differ, given their specs: what a model cannot take, and what may be meant."""
-    actual, wanted = (dict(leaves(structure, "example")) for structure in (validation, training))
-    both = [(path, actual[path], spec) for path, spec in wanted.items() if path in actual]
-    wrong = [f"{path} is missing" for path in wanted if path not in actual]
-    wrong += [f"{path} is {a.dtype.name}, there {b.dtype.name}" for path, a, b in both if a.dtype != b.dtype]
-    shapes = [(path, a.shape[1:], b.shape[1:]) for path, a, b in both]
-    others = [f"{path} has shape {a}, there {b}" for path, a, b in shapes if not a.is_compatible_with(b)]
-    return wrong, others + [f"{path} is not there" for path in actual if path not in wanted]
 
 
 def accepted(place: str, change: str, *, allow_change: bool) -> str:
