@@ -51,19 +51,6 @@ class CheckpointDirectory:
         """Returns the path of `step` as TensorFlow takes it, without suffix."""
         return manifest.prefix(self.path, step)
 
-    def manifest(self, step: int) -> Manifest:
-        """Returns the manifest of a committed step.
-
-        Raises:
-          CheckpointError: it is not committed; the message lists the steps that are.
-        """
-        saved = self.steps()
-        if step not in saved:
-            nearest = f" Nearest: {min(saved, key=lambda s: abs(s - step))}." if saved else ""
-            steps = ", ".join(map(str, saved)) or "none"
-            raise CheckpointError(f"no checkpoint of step {step} in {self.path}. Saved steps: {steps}.{nearest}")
-        return manifest.read(self.path, step)
-
     def check_is_ours(self) -> None:
         """Refuses a directory in which another tool keeps its checkpoints: ours would be lost among them.
 

@@ -66,8 +66,10 @@ def _find(path: str, setting: str) -> str:
         _check_manifest(prefix, setting)
         return prefix
     if not files.exists(path):
+        saved = [f"ckpt-{step}" for step in manifest.committed_steps(path.rpartition("/")[0] or ".")]
+        beside = f" Saved there: {first_few(saved[::-1])}." if saved else ""
         raise CheckpointError(
-            f"{setting} does not exist. Name a directory with checkpoints, or a checkpoint such as …/ckpt-100."
+            f"{setting} does not exist.{beside} Name a directory with checkpoints, or a checkpoint such as …/ckpt-100."
         )
     if not files.is_dir(path):
         what = "is not a checkpoint" if prefix == path else "belongs to a checkpoint whose index is missing"

@@ -15,8 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from official_trainer import files
-from official_trainer.checkpoints import kept, manifest, restore
-from official_trainer.checkpoints.directory import CheckpointDirectory
+from official_trainer.checkpoints import garden, init_checkpoint, kept, restore
 from official_trainer.checkpoints.kept import KeptCheckpoints
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.name_template import COUNTERS, NameTemplate
@@ -298,10 +297,11 @@ def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
             model.set_weights(before)  # some of them may be assigned
             raise CheckpointError(f"{path} cannot be read into the model, which is unchanged: {error}") from error
     else:
-        others = _of_others(path)
+        prefix = find(path)
+        is_of_a_run = files.exists(f"{prefix}.manifest.json") or garden.wrote(prefix)
         # Keras saves the optimizer of a compiled model inside of it, a SavedModel its metrics too.
-        items = {"model": vocabularies.in_checkpoint(model) if others else _without_optimizer(model)}
-        restore.read_items(others or find(path), items, allow_extra=["optimizer/*", "keras_api/*"])
+        items = {"model": _without_optimizer(model) if is_of_a_run else vocabularies.in_checkpoint(model)}
+        restore.read_items(prefix, items, allow_extra=["optimizer/*", "keras_api/*"])
 
 
 def _items(model: Any, optimizer: Any) -> dict[str, Any]:
@@ -319,20 +319,6 @@ def _without_optimizer(model: keras.Model) -> Any:
         if name != "optimizer":
             setattr(others, name, child)
     return others
-
-
-def _of_others(path: str) -> str | None:
-    """Returns the prefix of a checkpoint that this package did not write; None if there is none."""
-    inside = files.join(path, "variables", "variables")  # of a SavedModel
-    for prefix in (path.removesuffix(".index"), inside):
-        directory = prefix.rpartition("/")[0] or "."
-        if files.exists(f"{prefix}.index"):
-            # In a directory of ours, one without a manifest is not complete.
-            return None if manifest.committed_steps(directory) else prefix
-    if not files.is_dir(path) or manifest.committed_steps(path):
-        return None
-    newest: str | None = tf.train.latest_checkpoint(path)
-    return newest
 
 
 def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:
@@ -369,32 +355,19 @@ def find(filepath: str | os.PathLike[str]) -> str:
     """Returns the prefix of the checkpoint that a path means.
 
     Args:
-      filepath: a checkpoint's folder, or a run directory, of which the newest is taken; a prefix such as `…/ckpt-100`;
-        or the `filepath` of a `ProgramCheckpoint` with its placeholders, of which the newest is taken.
+      filepath: what `task.init_checkpoint` takes: a checkpoint's folder, or a run directory, of which the newest is
+        taken, or a prefix such as `…/ckpt-100`; or the `filepath` of a `ProgramCheckpoint` with its placeholders, of
+        which the newest is taken.
 
     Raises:
       CheckpointError: there is no complete checkpoint.
     """
     path = str(os.fspath(filepath))
-    if "{" in path:
-        (directory, name), _ = _parse(path)
-        if (prefix := kept.latest(directory, name)) is None:
-            others = ", ".join(map(repr, kept.templates(directory)))
-            hint = f"; there are checkpoints of {others}" if others else ""
-            raise CheckpointError(f"{directory} contains no checkpoint with a name of the template {name!r}{hint}")
-        return prefix
-    directory, _, name = path.removesuffix(".index").rpartition("/")
-    number = name.removeprefix("ckpt-")
-    if name.startswith("ckpt-") and number.isdecimal() and not files.is_dir(path):
-        checkpoints = CheckpointDirectory(directory or ".")
-        checkpoints.manifest(int(number))  # raises if there is no such checkpoint
-        if damage := manifest.damage(checkpoints.path, int(number)):
-            raise CheckpointError(f"{path} is damaged: {damage}")
-        return checkpoints.prefix(int(number))
-    step, _ = manifest.newest_whole(path)
-    if step is not None:
-        return manifest.prefix(path, step)
-    folders = [name for name in files.list_dir(path) if files.is_dir(files.join(path, name))]
-    inside = [name for name in folders if manifest.committed_steps(files.join(path, name))]
-    hint = f"; its folders with checkpoints: {', '.join(sorted(inside))}" if inside else ""
-    raise CheckpointError(f"{path} contains no complete checkpoint{hint}")
+    if "{" not in path:
+        return init_checkpoint.find(path, "filepath")
+    (directory, name), _ = _parse(path)
+    if (prefix := kept.latest(directory, name)) is None:
+        others = ", ".join(map(repr, kept.templates(directory)))
+        hint = f"; there are checkpoints of {others}" if others else ""
+        raise CheckpointError(f"{directory} contains no checkpoint with a name of the template {name!r}{hint}")
+    return prefix

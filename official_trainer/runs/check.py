@@ -20,6 +20,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
+from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.matching import format_bytes
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine import non_finite
@@ -184,8 +185,7 @@ class _DryRun:
         self.trainer.checkpoint_state.before_save()
         store.save(1)
         store.close()
-        manifest = store.manifest(1)
-        size = sum(file["size_bytes"] for file in manifest.files.values())
+        size = sum(file["size_bytes"] for file in manifest.read(store.path, 1).files.values())
         return f"{format_bytes(size)} a checkpoint"
 
     def _restore(self) -> str:

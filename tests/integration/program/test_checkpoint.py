@@ -320,10 +320,13 @@ def test_what_cannot_be_loaded_changes_nothing(tmp_path):
     program = lightly(Program(light(seed=7)))
     before = program.model.get_weights()
     refused = [
-        (tmp_path / "{epoch}-{step}", r"contains no checkpoint with a name of the template '\{epoch\}-\{step\}'"),
-        (tmp_path, "contains no complete checkpoint; its folders with checkpoints: 10, 15, 5"),
-        (tmp_path / "none", "none contains no complete checkpoint$"),
-        (tmp_path / "5" / "ckpt-7", r"no checkpoint of step 7 in .*\. Saved steps: 5"),
+        (
+            tmp_path / "{epoch}-{step}",
+            r"no checkpoint with a name of the template '\{epoch\}-\{step\}'; there are checkpoints of '\{step\}'",
+        ),
+        (tmp_path, "holds no checkpoint: it holds 10, 15, 5"),
+        (tmp_path / "none", r"none does not exist\. Name a directory with checkpoints"),
+        (tmp_path / "5" / "ckpt-7", r"ckpt-7 does not exist\. Saved there: ckpt-5\. Name a directory"),
         (tmp_path / "5", r"ckpt-5 contains no optimizer: only variables were saved; use load_weights\(\)"),
     ]
     for path, message in refused:
