@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
@@ -312,3 +312,53 @@ def export_own(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -
         made = _export_version(job, trainer, folder, step, tracking.flatten(logs))
     export.delete_after(folder, step)
     return made
+
+
+def export_at_end(
+    job: Job,
+    trainer: Trainer,
+    step: int,
+    logs: Mapping[str, Any],
+    find_row: Callable[[int, str], Mapping[str, float] | None],
+) -> tuple[str, str] | None:
+    """Exports the model of a run that has ended, if it is configured to.
+
+    Args:
+      job: the run.
+      trainer: with the weights of the last step, or those that an action asked for.
+      step: the last one.
+      logs: its results.
+      find_row: returns the recorded numbers of a step and split.
+
+    Returns:
+      Which weights were exported, and the directory; None if none were.
+    """
+    settings, best = job.config.trainer.export, best_of(trainer)
+    if not settings.at_end:
+        return None
+    which, loaded = settings.checkpoint, int(trainer.global_step.numpy())
+    if loaded != step:  # an action asked for the weights of another step
+        which = f"step {loaded}"
+    elif which == "best":
+        if best is None or best.best is None:
+            _logger.warning(
+                "nothing is exported: trainer.export.checkpoint=best, and this process has no best checkpoint. Once "
+                "there is one, this exports it: official-trainer export --model_dir=%s --checkpoint=best",
+                job.model_dir,
+            )
+            return None
+        trainer.checkpoint_state.load_weights(*best.best)
+        loaded = best.best[1]
+    try:
+        results = logs if which == "latest" else find_row(loaded, "validation") or {}
+        return which, export_own(job, trainer, loaded, results)
+    except export.NoSignaturesError as error:
+        if hasattr(trainer.task, "build_signatures"):  # Model Garden's tasks have none
+            raise
+        # Model Garden's drivers do not export at the end: its users miss nothing.
+        what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
+        _logger.warning("%s: %s", what, error)
+        return None
+    finally:
+        if which == "best" and job.prebuilt is not None:  # the caller may go on with the model
+            trainer.checkpoint_state.load_weights(job.model_dir, step)

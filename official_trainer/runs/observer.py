@@ -19,7 +19,6 @@ from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import LoopState
 from official_trainer.checkpoints import manifest
-from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.distributed import devices, parameter_server
 from official_trainer.engine.events import LoopObserver
 from official_trainer.engine.trainer import Trainer
@@ -27,7 +26,8 @@ from official_trainer.errors import ExitCode
 from official_trainer.files import RUN_FILE, STOP_FILE
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import tf
-from official_trainer.runs.build import best_of, export_best, export_own
+from official_trainer.runs.build import best_of, export_at_end, export_best
+from official_trainer.runs.continuing import check_restored, validation_sources
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.watchdog import stacks
 from official_trainer.runs.job import Job
@@ -81,66 +81,13 @@ class RunObserver(LoopObserver):
             self._has_data = True
             layout = data_layout.report(context, self._console.message)
             compared = {name: layout[name] for name in data_layout.COMPARED if name in layout}
-            self._remember(data=compared, validation_sources=self._validation_sources())
+            self._remember(data=compared, validation_sources=validation_sources(self._trainer))
             self._record.note(input=layout)
 
-    def _validation_sources(self) -> list[dict[str, Any]]:
-        contexts = (eval_set.builder.context for eval_set in self._trainer.evaluation.sets)
-        return [facts for context in contexts if context is not None for facts in data_layout.sources_of(context)]
-
     def on_restore(self, state: LoopState) -> None:
-        """Checks the checkpoint against this job, and adapts the trainer to a changed config.
-
-        Raises:
-          CheckpointError: there is none, and the run has saved one before.
-          LayoutChangeError: examples would change their order, which is not allowed.
-          ConfigError: a change is not safe, and changes are not allowed.
-        """
-        job, trainer, step = self._job, self._trainer, state.step
-        if step == 0:
-            if (saved_step := self._record.last_checkpoint_step) is None:
-                return
-            raise CheckpointError(
-                f"{job.model_dir} holds no checkpoint, but this run has saved one at step {saved_step} "
-                f"({job.path(RUN_FILE)}). Starting again from step 0 would hide that. Put the checkpoints "
-                "back, or name another --model_dir, or delete this directory to start from nothing here."
-            )
-        data = trainer.train_iterator.data
-        pipelines = data.num_pipelines() if data is trainer.train_iterator.builder else None
-        if pipelines is not None:
-            allows = job.allow_config_change
-            if notice := data_layout.notice_of_change(job.model_dir, step, pipelines, allow_change=allows):
-                self._console.message(notice)
-        last, rows = manifest.read(job.model_dir, step).run.last_row, self._process.trackers.rows
-        if last is not None and not rows.holds(last):
-            _logger.warning(
-                "%s does not hold the row of %s at step %s, which this run wrote before its checkpoint of step %d: the "
-                "file was emptied, cut, or replaced by that of another run. The run goes on, and adds its rows to it.",
-                *(rows.path, last["split"], last["step"], step),
-            )
-        self._changes = job.check_changes(step)
-        changes = {change.path: change for change in self._changes}
-        if any(path.startswith("trainer.optimizer_config.") for path in changes):
-            trainer.checkpoint_state.use_configured_optimizer()
-        if size := changes.get("task.train_data.global_batch_size"):
-            trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
-        if pipelines is not None:
-            self._compare_sources(step)
-
-    def _compare_sources(self, step: int) -> None:
-        """Compares the data with that of the checkpoint: its number of examples, its fingerprint, what orders it."""
-        job, iterator = self._job, self._trainer.train_iterator
-        facts = manifest.read(job.model_dir, step).run
-        if saved := (facts.data or {}).get("sources"):
-            iterator.iterator()  # whose first batch is the next one to train on
-            context = iterator.builder.context
-            if context is not None and (
-                change := data_layout.change_of_sources(saved, data_layout.sources_of(context))
-            ):
-                checkpoint, allows = f"--model_dir={job.model_dir}: ckpt-{step}", job.allow_config_change
-                self._console.message(data_layout.accepted(checkpoint, change, allow_change=allows))
-        if change := data_layout.change_of_sources(facts.validation_sources, self._validation_sources()):
-            _logger.warning("the results of evaluations before step %d are of other data: %s", step, change)
+        saved_step = self._record.last_checkpoint_step
+        trackers = self._process.trackers
+        self._changes = check_restored(self._job, self._trainer, trackers, state.step, saved_step)
 
     def on_start(self, state: LoopState) -> None:
         """Records what trains from where; from here on the run directory is that of this config."""
@@ -250,36 +197,7 @@ class RunObserver(LoopObserver):
         self._saving = None
         if (best := best_of(self._trainer)) is not None:
             best.tidy()
-        settings, trainer = self._job.config.trainer.export, self._trainer
-        if not settings.at_end:
-            return
-        loaded = int(trainer.global_step.numpy())
-        if loaded != step:  # an action asked for the weights of another step
-            self._export(loaded, self.find_row(loaded, "validation") or {}, f"step {loaded}")
-        elif settings.checkpoint == "latest":
-            # A restart that finds everything else done has no results of its own.
-            self._export(step, logs or self.last_row(), "latest")
-        elif best is None or best.best is None:
-            _logger.warning(
-                "nothing is exported: trainer.export.checkpoint=best, and this process has no best checkpoint. Once "
-                "there is one, this exports it: official-trainer export --model_dir=%s --checkpoint=best",
-                self._job.model_dir,
-            )
-        else:
-            trainer.checkpoint_state.load_weights(*best.best)
-            self._export(best.best[1], self.find_row(best.best[1], "validation") or {}, "best")
-            if self._job.prebuilt is not None:  # the caller may go on with the model
-                trainer.checkpoint_state.load_weights(self._job.model_dir, step)
-
-    def _export(self, step: int, logs: Mapping[str, Any], which: str) -> None:
-        try:
-            self._exported = which, export_own(self._job, self._trainer, step, logs)
-        except export.NoSignaturesError as error:
-            if hasattr(self._trainer.task, "build_signatures"):  # Model Garden's tasks have none
-                raise
-            # Model Garden's drivers do not export at the end: its users miss nothing.
-            what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
-            _logger.warning("%s: %s", what, error)
+        self._exported = export_at_end(self._job, self._trainer, step, logs or self.last_row(), self.find_row)
 
     def on_forced_end(self, error: str) -> None:
         with contextlib.suppress(OSError):

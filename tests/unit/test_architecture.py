@@ -173,7 +173,14 @@ print(json.dumps({"done": done, "heavy": heavy}))
 
 NEED_TENSORFLOW = {
     *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py"),
-    *("runs/chosen_checkpoint.py", "runs/observer.py", "runs/train.py", "runs/training_process.py", "runs/worker.py"),
+    *(
+        "runs/chosen_checkpoint.py",
+        "runs/continuing.py",
+        "runs/observer.py",
+        "runs/train.py",
+        "runs/training_process.py",
+        "runs/worker.py",
+    ),
     *("tasks/keras/garden3.py", "tasks/keras/keras3.py", "tasks/metrics.py", "tasks/numbers.py"),
     *("tasks/keras/weight_files.py", "tasks/multi_task/model.py", "tasks/vocabularies.py"),
     "processes/training_imports.py",
