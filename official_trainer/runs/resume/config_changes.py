@@ -9,7 +9,7 @@ stands at the field (`config/schema.py`), comparing configs (`config/compare.py`
 file is written (`runs/train.py`, `runs/evaluate.py`).
 
 A checkpoint's manifest holds the config it was saved with, so a run that is killed between accepting a change and the
-next checkpoint still sees that change when it starts again. For checkpoints without a config, `params.yaml` is read.
+next checkpoint still sees that change when it starts again.
 """
 
 from __future__ import annotations
@@ -182,8 +182,7 @@ def accepted_changes(
     facts = manifest.read(model_dir, step).run
     changes: tuple[Change, ...] = (*gin_changes(facts, bindings), *_code_changes(facts, commit))
     try:
-        is_ours = facts.config is not None or garden_run.has_our_params(model_dir)
-        if is_ours or garden.prefix_of(model_dir, step) is None:
+        if facts.config is not None or garden.prefix_of(model_dir, step) is None:
             changes += changes_since(saved_config(model_dir, step), resolved)
         elif (before := garden_run.params(model_dir)) is not None:
             differing = changes_since(before, resolved)
@@ -253,24 +252,18 @@ def _code_changes(facts: RunFacts, commit: str | None) -> tuple[Change, ...]:
 
 
 def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
-    """Returns the config that a checkpoint was saved with, or else that of `params.yaml`.
+    """Returns the config that a checkpoint was saved with.
 
     Raises:
-      ConfigError: it is there and cannot be read.
+      ConfigError: the checkpoint does not say it.
     """
     text = manifest.read(model_dir, step).run.config
-    path = files.join(model_dir, manifest.name(step) if text is not None else PARAMS_FILE)
-    try:
-        config = parse(files.read_text(path) if text is None else text)
-    except ConfigError as error:
-        raise _unreadable(path, f"cannot be read ({error.problems[0].message})") from error
-    except (OSError, ValueError) as error:
-        if isinstance(error, files.PathKindError):
-            raise
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise _unreadable(path, f"cannot be read ({reason})") from error
+    config = None if text is None else parse(text)
     if not isinstance(config, dict):
-        raise _unreadable(path, "holds no configuration")
+        path = files.join(model_dir, manifest.name(step))
+        what = f"{path} holds no configuration, so it is unknown what has changed since this checkpoint was saved"
+        fix = "continue without the check with --allow_config_change, or name another --model_dir"
+        raise ConfigError([Problem(what, fix=fix)])
     return config
 
 
@@ -292,12 +285,6 @@ def notice(changes: Sequence[Change], step: int) -> str:
 def newest_step(model_dir: str) -> int | None:
     """Returns the checkpoint that will be restored, as far as is known without reading all of it."""
     return manifest.newest_whole(model_dir, checksums=False)[0]
-
-
-def _unreadable(path: str, reason: str) -> ConfigError:
-    what = f"{path} {reason}, so it is unknown what has changed since the checkpoints here were saved"
-    fix = "put a good copy back, or continue without the check with --allow_config_change, or name another --model_dir"
-    return ConfigError([Problem(what, fix=fix)])
 
 
 # The files.

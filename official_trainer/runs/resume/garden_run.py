@@ -29,12 +29,6 @@ def is_one(model_dir: str) -> bool:
     return params(model_dir) is not None or bool(manifest.committed_steps(model_dir))
 
 
-def has_our_params(model_dir: str) -> bool:
-    """Whether this package wrote the `params.yaml` of a directory."""
-    path = files.join(model_dir, PARAMS_FILE)
-    return files.exists(path) and files.read_bytes(path).startswith(HEADER)
-
-
 def params(model_dir: str) -> dict[str, Any] | None:
     """Returns the config that Model Garden's driver wrote down; None without one."""
     path = files.join(model_dir, PARAMS_FILE)

@@ -343,59 +343,30 @@ def test_the_checkpoint_counts_not_the_last_attempt(model_dir):
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
 
 
-# params.yaml, for checkpoints that do not hold their config.
-
-
-def write_old(model_dir, content):
+def test_a_checkpoint_without_its_config(model_dir, caplog):
+    """N9: as of a store that belongs to no run; names the file and the way out, or goes on and says that."""
     toy.commit(model_dir, 10)
-    if content is not None:
-        Path(model_dir, "params.yaml").write_bytes(content)
-
-
-def test_params_yaml_answers_for_a_checkpoint_without_its_config(model_dir):
-    """N9: with its comments."""
-    write_old(model_dir, configuration.dump(sample.resolved("runtime.seed=5"), origins=True).encode())
-    assert job(model_dir, "runtime.seed=5").check_changes() == ()
-    assert "runtime.seed: 5 -> 0 (class default)" in str(refusal(model_dir))
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (
-            b"task: [1",
-            "cannot be read (params.yaml:2: cannot be read as YAML: did not find expected ',' or ']'",
-        ),
-        (b"task: \xff", "cannot be read ('utf-8' codec can't decode"),
-        (b"[" * 100_000, "cannot be read (params.yaml:1: here lists and sections are nested more than 64 levels deep;"),
-        (b"- 1", "holds no configuration"),
-        (None, "cannot be read (No such file or directory)"),
-    ],
-)
-def test_a_params_yaml_that_cannot_be_read(content, reason, model_dir, caplog):
-    """N9: names the file and the way out; with the flag the run goes on, and says that it does not know."""
-    write_old(model_dir, content)
-    with pytest.raises(ConfigError) as caught:
+    said = f"{model_dir}/ckpt-10.manifest.json holds no configuration, so it is unknown what has changed"
+    with pytest.raises(ConfigError, match="continue without the check with --allow_config_change") as caught:
         job(model_dir).check_changes()
-    said = str(caught.value)
-    assert said.startswith(f"{model_dir}/params.yaml {reason}")
-    assert (
-        "put a good copy back, or continue without the check with --allow_config_change, or name another --model_dir"
-        in said
-    )
+    assert str(caught.value).startswith(said)
     with caplog.at_level(logging.WARNING):
         assert job(model_dir, allow_config_change=True).check_changes() == ()
-    assert f"continuing without knowing what has changed: {model_dir}/params.yaml" in caplog.text
+    assert f"continuing without knowing what has changed: {said}" in caplog.text
 
 
-def test_a_params_yaml_with_surprises(model_dir):
+def test_a_config_with_surprises(model_dir):
     """N9: dates, numbers as names, values where sections belong: differences, not crashes."""
-    write_old(model_dir, b"task: 3\nruntime: {1: 2020-01-01, seed: [0]}\ntrainer: {train_steps: 2020-01-01}\n")
+    text = "task: 3\nruntime: {1: 2020-01-01, seed: [0]}\ntrainer: {train_steps: 2020-01-01}\n"
+    toy.commit(model_dir, 10, dataclasses.replace(job(model_dir).facts, config=text))
     said = str(refusal(model_dir))
     assert "task: 3 -> {init_checkpoint: ''" in said
     assert "runtime.1: '2020-01-01' -> removed" in said
     assert "runtime.seed: [0] -> 0" in said
     assert "trainer.train_steps: '2020-01-01' -> 100" in said
+
+
+# params.yaml.
 
 
 def test_history_is_kept_byte_by_byte(model_dir):
