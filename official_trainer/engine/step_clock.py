@@ -56,7 +56,7 @@ class StepClock:
 
     def end_window(self) -> None:
         """Ends a wait for data that never came."""
-        if self._sum is not None and self.is_waiting:
+        if self._sum is not None and self.means_waiting(self.mark):
             self._sum.assign_add(time.time())
 
     @property
@@ -64,10 +64,10 @@ class StepClock:
         """A number that changes whenever a step begins or ends to wait."""
         return 0.0 if self._sum is None else float(self._sum.numpy())
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a step waits now."""
-        return self.mark < _WAITS
+    @staticmethod
+    def means_waiting(mark: float) -> bool:
+        """Whether a step waits while this is the `mark`."""
+        return mark < _WAITS
 
     @property
     def waited_seconds(self) -> float | None:
@@ -75,7 +75,7 @@ class StepClock:
         if not self._has_measured:
             return None
         waited = self.mark
-        return waited + time.time() if waited < _WAITS else waited
+        return waited + time.time() if self.means_waiting(waited) else waited
 
 
 def _create() -> tf.Variable | None:

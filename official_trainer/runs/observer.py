@@ -219,21 +219,21 @@ class RunObserver(LoopObserver):
         """Shows the result of the run, where it is, and how its time was spent."""
         facts = [f"finished {'early ' if self._record.stopped_early else ''}at step {step}"]
         saved_step = self._record.last_checkpoint_step
-        places = [] if saved_step is None else [f"ckpt-{saved_step}"]
+        saved = [] if saved_step is None else [f"ckpt-{saved_step}"]
         if (best := self._record.best) is not None:
             value = best["value"]  # as the record spells it, or several by their names
             several = {name: float(number) for name, number in value.items()} if isinstance(value, Mapping) else {}
             shown = monitored.show(several) if several else format_number(float(value))
             facts.append(f"best {best['metric']} {shown} at step {best['step']}")
         keeper = best_of(self._trainer)
-        places += [] if keeper is None or keeper.step is None else [_best_name(self._job, keeper.step)]
+        saved += [] if keeper is None or keeper.step is None else [_best_name(self._job, keeper.step)]
         if self._exported:
             facts.append(f"exported {self._exported[0]}")
-            places.append(self._exported[1].removeprefix(self._job.path("")))
+            saved.append(self._exported[1].removeprefix(self._job.path("")))
         self._console.message(f"{', '.join(facts)}: {self._job.model_dir}")
         if keeper is not None and keeper.lacks:
             _logger.warning(keeper.lacks)
-        self._console.message(f"saved there: {', '.join([*places, 'metrics.jsonl'])}")
+        self._console.message(f"saved there: {', '.join([*saved, 'metrics.jsonl'])}")
         report = self._process.account.report()
         self._console.message(time_account.in_one_line(report))
         if report["verdict"]:

@@ -1,4 +1,4 @@
-"""How a run is doing: where its time goes, whether it stalls, which of its processes is late.
+"""How a run is doing: where its time goes, and whether it makes progress.
 
-Owns: the time account, the watchdog and their reports. Does not own: ending a run for another cause (`stopping.py`).
+Owns: the time account, the watchdog and its report. Does not own: ending a run for another cause (`stopping.py`).
 """

@@ -9,6 +9,7 @@ stacks to stderr by itself, and the process goes on, because from inside a pause
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import itertools
@@ -34,6 +35,7 @@ FACTOR = 10
 WAITING = "wait"
 """The phase of a process that waits for the next call of the chief, which may take any time."""
 
+_DAY_SECONDS = 86400.0
 _STDERR = 2  # not sys.stderr: the thread that hangs may hold its lock
 
 _STORAGE = (
@@ -138,17 +140,19 @@ class Watchdog:
 
     def beat(self, step: int | None = None) -> None:
         """A piece of work is done: a window, a batch of an evaluation. Call it after the work, not before."""
-        self._longest_seconds[self._phase] = max(self._longest_seconds.get(self._phase, 0.0), self._waited_seconds)
-        self._polls_before = self._polls
+        self._move(self._phase)
         self._step = self._step if step is None else step
+
+    def _move(self, phase: str) -> None:
+        self._longest_seconds[phase] = max(self._longest_seconds.get(phase, 0.0), self._waited_seconds)
+        self._polls_before = self._polls
 
     def poll(self) -> None:
         """Looks at the run once, as the thread does every `poll_seconds`."""
         self._polls += 1
         activity = self._activity()
         field, limit_seconds = self._limit(activity)
-        if limit_seconds < math.inf:
-            faulthandler.dump_traceback_later(limit_seconds, exit=False, file=_STDERR)
+        faulthandler.dump_traceback_later(min(limit_seconds, _DAY_SECONDS), exit=False, file=_STDERR)
         if self._thread.is_stopped:  # meanwhile
             faulthandler.cancel_dump_traceback_later()
             return
@@ -172,15 +176,17 @@ class Watchdog:
 
     def _activity(self) -> str:
         """Returns what the process does: its phase, `input` or `peers`; takes note of batches that steps got."""
+        phase = self._phase
         if self._trainer is None:
-            return self._phase
+            return phase
         clock, before = self._trainer.context.clock, self._mark
-        self._mark = clock.mark
-        if self._mark != before and self._phase in self._longest_seconds:  # the first batch comes before compiling
-            self.beat()
+        with contextlib.suppress(Exception):  # a device that has failed may not answer
+            self._mark = clock.mark
+        if self._mark != before and phase in self._longest_seconds:  # the first batch comes before compiling
+            self._move(phase)
         if self._trainer.process_group.is_waiting:
             return "peers"
-        return "input" if self._phase == "train" and clock.is_waiting else self._phase
+        return "input" if phase == "train" and clock.means_waiting(self._mark) else phase
 
     def _limit(self, activity: str) -> tuple[str, float]:
         """Returns the field of `runtime` to raise, and the seconds without progress that are healthy."""

@@ -70,7 +70,7 @@ class Told:
         return self.account.report()
 
 
-def parts(**seconds):
+def seconds_of(**seconds):
     return {part: pytest.approx(seconds.get(part, 0.0)) for part in PARTS}
 
 
@@ -103,7 +103,7 @@ def test_the_start_is_split_and_holds_the_building_of_data(monkeypatch):
     told.built = 6.0
     told.window(1, 10, has_traced=True)
     report = told.report()
-    assert report["seconds"] == parts(start=10 + 2 + 3 + 6, tracing=4) | {"input": None}
+    assert report["seconds"] == seconds_of(start=10 + 2 + 3 + 6, tracing=4) | {"input": None}
     assert report["start"] == {"tensorflow": 1.5, "build": 2, "restore": 3, "data": 6}
 
 
@@ -122,7 +122,7 @@ def test_a_stretch_has_its_own_share():
 def test_parts_sum_to_the_wall_time():
     """N16: start (from the process's start on), tracing, steps, input, saves, evaluation, export, actions, other."""
     report = a_run().report()
-    assert report["seconds"] == parts(
+    assert report["seconds"] == seconds_of(
         start=15, tracing=4, steps=56, input=14, save=2, evaluation=5, export=1, actions=2, other=1
     )
     assert report["wall_seconds"] == 100
@@ -146,7 +146,7 @@ def test_an_input_that_nobody_can_see_is_not_known():
     told.phase("train", 0)
     told.window(10, 5)
     report = told.report()
-    assert report["seconds"] | {"start": 0} == parts(steps=5) | {"input": None}
+    assert report["seconds"] | {"start": 0} == seconds_of(steps=5) | {"input": None}
     assert report["input_fraction"] is report["verdict"] is None
     assert "input_fraction" not in told.account.end_stretch()
     assert in_one_line(report).startswith("time: steps and input 33 %, start 67 %;")
@@ -164,7 +164,7 @@ def test_actions_and_trackers_count_in_whichever_phase_they_are_waited_for():
     clock.after(2)
     spent |= {"acted": 4}
     account.enter("export")
-    assert account.report()["seconds"] == parts(evaluation=2, save=1, actions=4, trackers=3)
+    assert account.report()["seconds"] == seconds_of(evaluation=2, save=1, actions=4, trackers=3)
 
 
 def test_percentiles_are_of_steps_not_of_windows():
@@ -213,10 +213,10 @@ def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(steps_secon
     told = Told()
     told.phase("train", 0)
     told.window(steps, steps_seconds, waited=waited)
-    found = told.report()["verdict"]
-    assert found is None if verdict is None else found.startswith(verdict)
+    said = told.report()["verdict"]
+    assert said is None if verdict is None else said.startswith(verdict)
     if verdict:
-        assert all(field in found for field in ("prefetch_buffer_size", "cycle_length", "num_parallel_calls"))
+        assert all(field in said for field in ("prefetch_buffer_size", "cycle_length", "num_parallel_calls"))
         fields = {field.name for field in dataclasses.fields(schema.DataConfig)}
         assert {"cache", "prefetch_buffer_size", "cycle_length"} <= fields
 
@@ -268,7 +268,7 @@ def test_attempts_are_added_up():
         time = over_attempts(json.loads(json.dumps(time)), now, began=1000.0 + 100 * number)
     total = time["total"]
     assert (total["restarts"], total["restart_seconds"], total["wall_seconds"]) == (30, 450, 3100)
-    assert total["seconds"] == parts(
+    assert total["seconds"] == seconds_of(
         **{part: 31 * seconds for part, seconds in attempt()["seconds"].items()},
     ) | {"between": 0}
     assert (total["steps"], total["traces"], total["trace_seconds"]) == (3131, {"train": 31, "eval": 31}, 62.0)

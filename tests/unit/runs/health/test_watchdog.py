@@ -46,6 +46,7 @@ class Trainer:
 
     def __init__(self):
         self.mark, self.is_waiting, self.on_part = 0.0, False, None
+        self.means_waiting = lambda mark: self.is_waiting
         self.context = types.SimpleNamespace(clock=self)
         self.process_group = types.SimpleNamespace(is_waiting=False, after_parts=self._take)
 
