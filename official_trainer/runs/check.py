@@ -73,7 +73,7 @@ class _DryRun:
 
     def __init__(self, job: Job, metrics: Sequence[str], held: contextlib.ExitStack) -> None:
         self._job, self._metrics, self._held = job, metrics, held
-        self._scratch = job  # in a folder of its own, once `model_dir` is known to be one
+        self._scratch = job  # in a temporary folder, once `model_dir` is known to be usable
         self._evaluates = TRAINING_MODES.get(job.mode, "interval") != "never"
 
     def steps(self) -> list[tuple[str, Callable[[], str]]]:

@@ -121,8 +121,8 @@ def _report(error: BaseException, directory: str) -> Report | None:
     lines = _users_lines(error, notes)
     if isinstance(error, UserError):
         indented = str(error).replace("\n", "\n  ")
-        place = _place(lines, notes)
-        return Report("\n".join([*place, f"  {indented}"]), error.exit_code) if lines and error.names_line else None
+        message = "\n".join([*_location(lines, notes), f"  {indented}"])
+        return Report(message, error.exit_code) if lines and error.names_line else None
     if not lines and not (_is_of_graph(error) and notes):
         return None
     report = _of_users_code(error, notes)
@@ -134,7 +134,7 @@ def _of_users_code(error: BaseException, notes: Mapping[str, Any]) -> Report:
     """Returns the report of an error without the line of its file."""
     first, task = _first_raised(error), notes.get("task")
     meaning, is_data = meaning_of(first)
-    lines = [*_place(_users_lines(error, notes), notes), f"  {_cut(_in_one_line(first), 2)}"]
+    lines = [*_location(_users_lines(error, notes), notes), f"  {_cut(_in_one_line(first), 2)}"]
     if meaning:
         lines.append(f"  {_cut(meaning, 2)}")
     defined = _users(_in_text(text_of(first).partition(_DEFINED_AT)[2]), type(task).__module__)
@@ -258,7 +258,7 @@ def _is_read(error: BaseException) -> bool:
 # The message.
 
 
-def _place(lines: Sequence[FrameSummary], notes: Mapping[str, Any]) -> list[str]:
+def _location(lines: Sequence[FrameSummary], notes: Mapping[str, Any]) -> list[str]:
     """Returns what is said of where it was, and meanwhile what was done."""
     phase = f"while {notes['phase']}" if notes.get("phase") else ""
     if not lines:

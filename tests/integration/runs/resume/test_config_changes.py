@@ -40,10 +40,10 @@ BATCH = "task.train_data.global_batch_size"
 def undeclared(section, path=""):
     """Yields the fields below a section class that declare no meaning of a change, nor does a section around them."""
     for name, hint in fields.hints(section).items():
-        place = fields.join(path, name)
+        field_path = fields.join(path, name)
         inner = [arm for arm in fields.arms(hint) if fields.is_section_type(arm)]
         if name not in fields.change_kinds(section):
-            yield from [deeper for arm in inner for deeper in undeclared(arm, place)] if inner else [place]
+            yield from [deeper for arm in inner for deeper in undeclared(arm, field_path)] if inner else [field_path]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
