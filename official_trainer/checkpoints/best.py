@@ -116,6 +116,7 @@ class BestCheckpoint(KeptCheckpoints):
 
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
         """Saves the model if `eval_logs` are among the best; returns whether they are."""
+        self._candidates = self._read()  # one may have been deleted by hand
         self._reached = step = int(global_step)  # Model Garden's Trainer has NumPy's
         new = self.candidate(f"ckpt-{step}", step, numbers(eval_logs))
         self._note_nan(new)

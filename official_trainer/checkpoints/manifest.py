@@ -245,14 +245,12 @@ def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
         described = read(directory, step).files
     except UnreadableManifestError as error:
         return str(error)
-    problem, checked_prefix = _first_problem(directory, described, checksums=checksums), prefix(directory, step)
+    problem = _first_problem(directory, described, checksums=checksums)
     if problem or not described:
         theirs = garden.prefix_of(directory, step)  # also in the place of one of ours
         if theirs is not None:
-            problem, checked_prefix = garden.lacking_data(theirs), theirs
-    if not problem and checksums:
-        problem = _damaged_value(checked_prefix)
-    return problem
+            return damage_of_values(theirs) if checksums else garden.lacking_data(theirs)
+    return problem or (_damaged_value(prefix(directory, step)) if checksums else None)
 
 
 def _first_problem(directory: str, described: Mapping[str, Mapping[str, Any]], *, checksums: bool) -> str | None:
