@@ -51,6 +51,10 @@ class CheckpointDirectory:
         """Returns the path of `step` as TensorFlow takes it, without suffix."""
         return manifest.prefix(self.path, step)
 
+    def manifest(self, step: int) -> Manifest:
+        """Returns the manifest of a committed step."""
+        return manifest.read(self.path, step)
+
     def check_is_ours(self) -> None:
         """Refuses a directory in which another tool keeps its checkpoints: ours would be lost among them.
 
