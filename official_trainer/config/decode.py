@@ -20,7 +20,7 @@ from typing import Any, Literal
 from official_trainer.config import fields, limits, other_names, reference_text, scalars
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
-from official_trainer.config.errors import ConfigError, Origin, Problem, best_match, not_a_choice
+from official_trainer.config.errors import ConfigError, Origin, Problem, best_match
 from official_trainer.config.reading import Node, node_at
 from official_trainer.config.reference_text import Reference
 from official_trainer.shown import counted, shorten
@@ -196,14 +196,6 @@ class Decoder:
             value = getattr(section, name)
             result = self.value(python_node(value), hint, None, fields.join(path, spelling(name)))
             changes[name] = value if result is FAILED else result
-        if isinstance(section, OneOf) and section.type is not None and section.type not in changes:
-            type_path = fields.join(path, "type")
-            if section.type in fields.choices(type(section)):
-                what = f"{cls.__name__}.type allows '{section.type}', for which the class has no field"
-                self.problems.append(Problem(what, type_path, fix=f"declare the field {section.type}"))
-            else:
-                choices = [name for name in changes if name != "type"]
-                self.problems.append(not_a_choice(type_path, section.type, choices))
         return section.replace(**changes)
 
     def _union(self, node: Node, tp: Any, current: Any, path: str) -> Any:
@@ -336,8 +328,6 @@ class Decoder:
 
     def _field(self, cls: type[Config], name: str, node: Node, current: Any, path: str) -> Any:
         tp = fields.hints(cls)[name]
-        if issubclass(cls, OneOf) and name == "type" and tp == (str | None):
-            tp = Literal[tuple(fields.choices(cls))] | None
         inner = fields.join(path, spelling(name))
         outside, self._as_garden = self._as_garden, cls.is_read_as_garden(name)
         result = self.value(node, tp, current, inner)

@@ -85,7 +85,21 @@ def _hints(cls: Any) -> Mapping[str, Any]:
         _refuse(cls, "", f"the type {error.name!r} cannot be found; define or import it at the top of the module")
     for name in names:
         _check_readable(cls, name, declared_types[name])
-    return types.MappingProxyType({name: _without_change_kind(declared_types[name]) for name in names})
+    readable = {name: _without_change_kind(declared_types[name]) for name in names}
+    if branches := [name for name in names if issubclass(cls, OneOf) and name != "type"]:
+        readable["type"] = _choice(cls, readable["type"], branches)
+    return types.MappingProxyType(readable)
+
+
+def _choice(cls: type[OneOf], tp: Any, branches: list[str]) -> Any:
+    """Returns the type of a one-of's `type`, in which each choice has its field."""
+    literals = [arm for arm in arms(tp) if typing.get_origin(arm) is Literal]
+    if not literals:
+        words: Any = Literal[tuple(branches)]
+        return words | None if NoneType in arms(tp) else words
+    if missing := [word for literal in literals for word in typing.get_args(literal) if word not in branches]:
+        _refuse(cls, "type", f"type allows {missing[0]!r}, for which the class has no field; declare the field")
+    return tp
 
 
 def _without_change_kind(tp: Any) -> Any:
@@ -121,8 +135,7 @@ def required(cls: type[Config]) -> list[str]:
 def choices(cls: type[OneOf]) -> list[str]:
     """Returns the choices for the `type` of a one-of."""
     literals = [arm for arm in arms(hints(cls)["type"]) if typing.get_origin(arm) is Literal]
-    allowed = [choice for literal in literals for choice in typing.get_args(literal)]
-    return allowed or [name for name in hints(cls) if name != "type"]
+    return [choice for literal in literals for choice in typing.get_args(literal)]
 
 
 def docs(cls: type[Config]) -> Mapping[str, str]:

@@ -35,7 +35,7 @@ task:
     assert config.task.model.backbone.resnet.model_id == 1001
     text = dump(result, origins=True, shared=True)
     assert f"decay_steps: 4000  # = ${{trainer.train_steps}} of {file}:7\n" in text
-    assert "trainer.train_steps = 4000, set by --set, column 21" in explain(result, f"{RATE}.cosine.decay_steps")
+    assert "short.yaml:7:57, as ${trainer.train_steps}" in explain(result, f"{RATE}.cosine.decay_steps")
 
 
 def test_the_word_of_an_optional_one_of():
