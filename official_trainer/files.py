@@ -92,12 +92,12 @@ class UnreadableFileError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-def as_storage_error(error: BaseException, place: str = "") -> StorageError | None:
+def as_storage_error(error: BaseException, path: str = "") -> StorageError | None:
     """Returns an error for the user if `error` is a fault of the storage, else None.
 
     Args:
       error: of Python, or of TensorFlow, which is recognized by its text.
-      place: what was read or written, for errors that do not name it; without it, the file that TensorFlow names.
+      path: what was read or written, for errors that do not name it; without it, the file that TensorFlow names.
     """
     if isinstance(error, UserError):
         return error if isinstance(error, StorageError) else None
@@ -105,9 +105,9 @@ def as_storage_error(error: BaseException, place: str = "") -> StorageError | No
     if reason not in map(os.strerror, _FAULTS):
         return None
     # TensorFlow names the path in its message: `{{…}} PATH; No space left on device [Op:SaveV2]`.
-    before, found, _ = str(getattr(error, "message", "")).partition(f"; {reason}")
-    place = str(getattr(error, "filename", None) or place or (before.rpartition("}} ")[2] if found else ""))
-    return StorageError(f"{place}: {reason}. {storage_fix(reason)}" if place else f"{reason}. {storage_fix(reason)}")
+    before, separator, _ = str(getattr(error, "message", "")).partition(f"; {reason}")
+    path = str(getattr(error, "filename", None) or path or (before.rpartition("}} ")[2] if separator else ""))
+    return StorageError(f"{path}: {reason}. {storage_fix(reason)}" if path else f"{reason}. {storage_fix(reason)}")
 
 
 def reason_of(error: BaseException) -> str:
@@ -115,24 +115,24 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     text = str(getattr(error, "message", error))  # of TensorFlow: "{{…}} PATH; No space left on device [Op:SaveV2]"
-    known = (os.strerror(code) for code in errno.errorcode)
-    return next((reason for reason in known if f"; {reason}" in text), text)
+    reasons = (os.strerror(code) for code in errno.errorcode)
+    return next((reason for reason in reasons if f"; {reason}" in text), text)
 
 
 def as_denied(error: BaseException) -> DeniedError | None:
     """Returns an error for the user if `error` is that this user may not read or write a local path, else None."""
     if not isinstance(error, PermissionError) or not isinstance(error.filename, str):  # it may name none
         return None
-    place = os.path.abspath(error.filename)
-    while place != "/" and (not os.path.lexists(place) or os.access(place, os.R_OK | os.W_OK)):
-        place = os.path.dirname(place)
-    if place == "/":
+    path = os.path.abspath(error.filename)
+    while path != "/" and (not os.path.lexists(path) or os.access(path, os.R_OK | os.W_OK)):
+        path = os.path.dirname(path)
+    if path == "/":
         return None
-    found = os.lstat(place)
-    owner, user = _user_name(found.st_uid), _user_name(os.geteuid())
-    folder = shlex.quote(place if stat.S_ISDIR(found.st_mode) else os.path.dirname(place))
+    status = os.lstat(path)
+    owner, user = _user_name(status.st_uid), _user_name(os.geteuid())
+    folder = shlex.quote(path if stat.S_ISDIR(status.st_mode) else os.path.dirname(path))
     fix = f"chmod -R u+rwX {folder}" if owner == user else f"run this as {owner}, or: sudo chown -R {user} {folder}"
-    what = f"{place} belongs to {owner} ({stat.filemode(found.st_mode)}), and this process runs as {user}; {fix}"
+    what = f"{path} belongs to {owner} ({stat.filemode(status.st_mode)}), and this process runs as {user}; {fix}"
     return DeniedError(f"{os.strerror(errno.EACCES)}: {what}")
 
 
@@ -188,10 +188,12 @@ def pattern_problem(path: str | os.PathLike[str]) -> str:
     path = os.fspath(path)
     if (whole := absolute(path)) != whole.encode("utf-8", "replace").decode():
         return f"is {whole!r}, which is not UTF-8, as TensorFlow needs it. Rename that folder, or name another one"
-    if (found := _PATTERN.search(path)) is None:
+    if (character := _PATTERN.search(path)) is None:
         return ""
     other = _PATTERN.sub("_", path).replace("]", "_")
-    return f"holds {found[0]!r}, which TensorFlow takes for a pattern of file names. Use another name, such as {other}"
+    return (
+        f"holds {character[0]!r}, which TensorFlow takes for a pattern of file names. Use another name, such as {other}"
+    )
 
 
 def open_file(path: str, mode: str) -> IO[Any]:
@@ -259,7 +261,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
     level = [value]
     for _ in range(_MAX_DEPTH):
-        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
         level = list(itertools.chain.from_iterable(inner))
         if not level:
             return value
@@ -336,8 +338,8 @@ def written_atomically(path: str, *, durable: bool = True, private: bool = False
             os.replace(temporary, path)
     except BaseException as error:
         remove(temporary)
-        if isinstance(error, OSError) and (kind := _kind_error(path, error, _FILE)) is not None:
-            raise kind from error
+        if isinstance(error, OSError) and (problem := _kind_error(path, error, _FILE)) is not None:
+            raise problem from error
         if isinstance(error, OSError) and error.errno is not None and error.filename in (None, temporary):
             error.filename = path  # errors of write and fsync do not name the file
         raise
@@ -375,9 +377,9 @@ def write_text_atomically(path: str, text: str, *, durable: bool = True, private
 def remove_temporaries(directory: str, *names: str) -> None:
     """Removes temporary files of dead processes that were writing `names`; only one living process may write these."""
     pattern = re.compile(rf"(?:{'|'.join(map(re.escape, names))}){TEMPORARY}")
-    for found in list_dir(directory):
-        if pattern.fullmatch(found) and join(directory, found) not in _being_written:
-            remove(join(directory, found))
+    for name in list_dir(directory):
+        if pattern.fullmatch(name) and join(directory, name) not in _being_written:
+            remove(join(directory, name))
 
 
 def sync(path: str) -> None:
@@ -533,8 +535,8 @@ def _explained(path: str, wanted: str = _FILE, *, missing: _Errors = ()) -> Iter
     except Exception as error:
         if is_url(path) and isinstance(error, tf.errors.NotFoundError):
             raise FileNotFoundError(f"no such file: {path}") from error
-        if isinstance(error, OSError) and (kind := _kind_error(path, error, wanted)) is not None:
-            raise kind from error
+        if isinstance(error, OSError) and (problem := _kind_error(path, error, wanted)) is not None:
+            raise problem from error
         raise
 
 
@@ -542,12 +544,12 @@ def _kind_error(path: str, error: OSError, wanted: str) -> PathKindError | None:
     """Returns what to raise if an error comes from what is at `path`, or at a parent of it; else None."""
     if error.errno not in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO, errno.ENOENT):
         return None
-    place = path
-    while place and not os.path.lexists(place):
-        place = os.path.dirname(place)
-    found, expected = _described(os.lstat(place or ".").st_mode), wanted if place == path else _DIRECTORY
-    return None if found == expected else _wrong_kind(place, found, expected)
+    present = path
+    while present and not os.path.lexists(present):
+        present = os.path.dirname(present)
+    there, expected = _described(os.lstat(present or ".").st_mode), wanted if present == path else _DIRECTORY
+    return None if there == expected else _wrong_kind(present, there, expected)
 
 
-def _wrong_kind(path: str, found: str, expected: str) -> PathKindError:
-    return PathKindError(f"{path} is {found}, not {expected}. Move it away, or name another directory.")
+def _wrong_kind(path: str, there: str, expected: str) -> PathKindError:
+    return PathKindError(f"{path} is {there}, not {expected}. Move it away, or name another directory.")

@@ -127,12 +127,12 @@ class DirectoryLock:
         """Why this process may not write to the directory any more; None if it holds the lock."""
         if self._taken_over is not None or self._is_in_place():
             return self._taken_over
-        place = self._place()
-        there = f"now at {place}" if place else "removed, or now elsewhere"
+        path = self._present_path()
+        there = f"now at {path}" if path else "removed, or now elsewhere"
         return MovedError(
             f"{self._flag}={self._directory} was moved while this process wrote to it, or this process has left its "
             f"folder, such as by os.chdir in your code: the directory is {there}. What was saved is there. Start it "
-            f"again with {self._flag}={place or 'its new place'}, and remove what may be at the old place by now."
+            f"again with {self._flag}={path or 'its new place'}, and remove what may be at the old place by now."
         )
 
     def check_held(self) -> None:
@@ -296,11 +296,11 @@ class DirectoryLock:
         except OSError:  # the storage fails, so it is unknown
             return True
 
-    def _place(self) -> str:
+    def _present_path(self) -> str:
         """Returns where the directory is now, if the system tells."""
         with contextlib.suppress(OSError):
-            place = os.path.dirname(os.readlink(f"/proc/self/fd/{self._flock}"))
-            return place if os.path.isdir(place) else ""
+            path = os.path.dirname(os.readlink(f"/proc/self/fd/{self._flock}"))
+            return path if os.path.isdir(path) else ""
         return ""
 
     def _drop(self) -> None:
@@ -350,23 +350,19 @@ def own_folder(directory: str, prefix: str) -> Iterator[str]:
     Its name is `prefix` and random digits. This process holds the lock of the folder, so that `remove_abandoned` knows
     whether it lives.
     """
-    while True:
-        folder = files.join(directory, f"{prefix}{secrets.token_hex(4)}")
-        files.make_dirs(folder)
-        lock = DirectoryLock(folder)
-        try:
-            lock.acquire()
-            break
-        except (LockedError, FileNotFoundError):  # before it was locked, another process took it for an abandoned one
-            continue
-        except BaseException:  # such as that of a full disk
-            files.remove(folder)
-            raise
-    try:
+    with contextlib.ExitStack() as stack:
+        is_held = False
+        while not is_held:
+            folder = files.join(directory, f"{prefix}{secrets.token_hex(4)}")
+            files.make_dirs(folder)
+            stack.callback(files.remove, folder)
+            lock = DirectoryLock(folder)
+            # Before it is locked, another process may take it for an abandoned one.
+            with contextlib.suppress(LockedError, FileNotFoundError):
+                lock.acquire()
+                stack.callback(lock.release)
+                is_held = True
         yield folder
-    finally:
-        lock.release()
-        files.remove(folder)
 
 
 def remove_abandoned(directory: str, pattern: str) -> None:

@@ -36,7 +36,7 @@ def launch(job: JobProcesses, options: Options, printer: Printer) -> Outcome:
     with Signals() as signals:
         while True:
             try:
-                outcome = Attempt(job, options, printer, signals).run(place(job))
+                outcome = Attempt(job, options, printer, signals).run(members_here(job))
             except ForkServerError as error:
                 outcome = Outcome(code=error.exit_code, note=str(error), was_asked=signals.asked is not None)
             if not options.supervise or outcome.was_asked or outcome.code not in START_AGAIN:
@@ -54,7 +54,7 @@ def launch(job: JobProcesses, options: Options, printer: Printer) -> Outcome:
                 return dataclasses.replace(outcome, was_asked=True, note=f"not started again: {signals.asked}")
 
 
-def place(job: JobProcesses) -> tuple[Member, ...]:
+def members_here(job: JobProcesses) -> tuple[Member, ...]:
     """Returns the processes of a job, each at a free port of this machine."""
     ports = iter(free_ports(sum(role.count for role in job.in_cluster)))
     addresses = {role.name: tuple(f"{HOST}:{next(ports)}" for _ in range(role.count)) for role in job.in_cluster}

@@ -152,7 +152,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     limit = _limit_here(arguments, profile)
     job, journal = _job_here(arguments, profile)
     if arguments.dry_run:
-        _print_commands(local.place(job))
+        _print_commands(local.members_here(job))
         return int(ExitCode.DONE)
     options = Options(
         newest_step=job.newest_step,
