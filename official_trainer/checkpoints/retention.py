@@ -12,7 +12,6 @@ import functools
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from official_trainer.config import When
 from official_trainer.tracking.monitored import Direction, Value, is_better, is_nan
 
 
@@ -64,9 +63,9 @@ class Retention:
                 steps.add(candidate.step)
         if self.max_to_keep is None or self.keep_every_n_steps is None:
             return kept[: self.max_to_keep]
-        forever = When(every=self.keep_every_n_steps)
+        every = self.keep_every_n_steps
         first, rest = kept[: self.max_to_keep], kept[self.max_to_keep :]
-        return first + [candidate for candidate in rest if forever.is_due_at(candidate.step)]
+        return first + [candidate for candidate in rest if candidate.step > 0 and candidate.step % every == 0]
 
     def kept_steps(self, steps: Collection[int], protected: Collection[int] = ()) -> tuple[int, ...]:
         """Returns the steps that are kept where nothing but the step decides, rising.
