@@ -23,7 +23,6 @@ from official_trainer.processes.output import Lines, Printer
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.verdict import End, Outcome, Restarts, judge, may_run_again
 
-_READ_BYTES = 1 << 16
 _SERVER_SECONDS = 5.0  # for processes that only served, and have nothing to save, once training has ended
 
 
@@ -83,11 +82,13 @@ class Process:
         if self.run is None:
             return None
         code = self.run.exit_code()  # before the output is read, so that all of it is there after the end
-        while self._read(self.run) and code is not None:
-            pass
+        while data := self.run.read():
+            self._lines.feed(data)
+            if code is None:
+                break
         if code is None:
             return None
-        self._close(self.run)
+        self.run.close()
         self.run = None
         last = tuple(self._lines.last)
         told, killed = self._was_told, self._was_killed
@@ -109,25 +110,6 @@ class Process:
         """Kills it, and prints an incomplete last line."""
         self.kill()
         self._lines.end()
-
-    def _read(self, run: ForkedProcess) -> bool:
-        """Takes output; returns whether there may be more at once."""
-        if run.output is None:
-            return False
-        try:
-            data = os.read(run.output.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return False
-        if data:
-            self._lines.feed(data)
-        else:
-            self._close(run)
-        return bool(data)
-
-    def _close(self, run: ForkedProcess) -> None:
-        if run.output is not None:
-            run.output.close()
-            run.output = None
 
 
 class Attempt:

@@ -32,6 +32,7 @@ _STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOST = 255
 """What multiprocessing calls the exit code of a process whose fork server was killed."""
 _SERVER_ENDS_SECONDS = 1.0
+_READ_BYTES = 1 << 16
 
 
 def wait(processes: Iterable[ForkedProcess], *descriptors: int, seconds: float | None = None) -> None:
@@ -63,7 +64,7 @@ class ForkedProcess:
     Attributes:
       pid: its process id, which is also that of its process group.
       sentinel: is ready to be read once it has ended; see `wait`.
-      output: from which both of its streams are read without waiting; None if they are in a file. The caller closes it.
+      output: from which both of its streams are read; None if they are in a file, and at their end.
     """
 
     _has_server = False  # whether this process has forked one before
@@ -122,6 +123,24 @@ class ForkedProcess:
         self._kill_group()
         return -signal.SIGKILL if code == _LOST else code
 
+    def read(self) -> bytes:
+        """Returns output that has come, without waiting; empty if there is none."""
+        if self.output is None:
+            return b""
+        try:
+            data = os.read(self.output.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return b""
+        if not data:
+            self.close()
+        return data
+
+    def close(self) -> None:
+        """Reads no more output."""
+        if self.output is not None:
+            self.output.close()
+            self.output = None
+
     def terminate(self) -> None:
         """Sends SIGTERM."""
         self._process.terminate()
@@ -129,6 +148,7 @@ class ForkedProcess:
     def kill(self) -> None:
         """Kills it, and all that it has started."""
         self._kill_group()
+        self._process.kill()  # also before it has a group of its own
 
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

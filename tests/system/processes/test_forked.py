@@ -108,11 +108,11 @@ def test_output_can_be_read_as_it_comes(commands):
     said = b""
     while said.count(b"\n") < 2:
         forked.wait([process], process.output.fileno(), seconds=60)
-        said += os.read(process.output.fileno(), 100)
+        said += process.read()
     assert said == b"a\nb\n" and process.exit_code() is None
     process.kill()
     connection.wait([process.sentinel], 60)
-    assert process.exit_code() == -signal.SIGKILL and os.read(process.output.fileno(), 100) == b""
+    assert process.exit_code() == -signal.SIGKILL and process.read() == b"" and process.output is None
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,14 @@ def test_signals_are_for_one_command(commands):
         assert process.exit_code() == code
     assert other.exit_code() is None
     other.kill()
+
+
+def test_a_command_that_has_hardly_begun_is_killed(commands):
+    """N26: before it has a group of its own."""
+    for _ in range(20):
+        process = commands.start(WAIT)
+        process.kill()
+        assert connection.wait([process.sentinel], 60) and process.exit_code() == -signal.SIGKILL
 
 
 def test_the_fork_server_is_killed(commands):
