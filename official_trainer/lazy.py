@@ -1,4 +1,4 @@
-"""TensorFlow and Keras, imported at their first use; the only place that selects what `tf.keras` is.
+"""TensorFlow and Keras, imported at their first use; the only module that selects what `tf.keras` is.
 
 Owns: the names `tf` and `keras` for modules that must stay importable in milliseconds (configs, tasks, inputs), and
 which Keras the process uses. Does not own: any setting of the runtime; `engine/process.py` does that.
@@ -25,19 +25,30 @@ import importlib.util
 import os
 import re
 import sys
-import threading
 import time
 import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+RARELY_USED = "pandas", "scipy.linalg", "scipy.ndimage"
+"""Packages that TensorFlow and Keras try to import, and need in few functions: a fifth of their import."""
+_IMPORTS_KERAS_3 = re.compile(rb"^\s*(import|from)\s+keras(_hub)?\b", re.MULTILINE)
+_CHOSEN: dict[str, str | None] = {"TF_USE_LEGACY_KERAS": None, "KERAS_BACKEND": None}
+"""What `select` has put into the environment; for the backend, whatever ~/.keras/keras.json says."""
+
+_users_of_3: set[str] = set()  # modules of the user's that import Keras 3
+_import_times: list[tuple[float, float]] = []  # from when to when TensorFlow and tf_keras were imported
+
 
 class LazyModule(types.ModuleType):
-    """A module that is imported at the first access of one of its attributes."""
+    """A module that is imported at the first access of one of its attributes; also in `sys.modules`, by `deferred`."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__isabstractmethod__":  # `abc` asks what is in a class
+        is_deferred = sys.modules.get(self.__name__) is self
+        if name == "__isabstractmethod__" or (name == "__file__" and is_deferred):  # `abc` and `inspect` ask for them
             raise AttributeError(name)
+        if is_deferred:
+            del sys.modules[self.__name__]
         value = getattr(load(self.__name__), name)
         setattr(self, name, value)  # later accesses do not call this method
         return value
@@ -50,13 +61,13 @@ def load(name: str) -> types.ModuleType:
     """Imports `name`, a module of TensorFlow or Keras, after selecting the Keras that is used.
 
     TensorFlow creates half a million objects that live as long as the process. The cycle collector rests meanwhile, and
-    does not look at them later: visiting them again and again is a fifth of the import.
+    does not look at them later: visiting them again and again is two fifths of the import.
     """
     if name == "keras":
         _users_of_3.add(name)
     select()
     if name not in sys.modules:
-        began, was_enabled = time.monotonic(), gc.isenabled()
+        began_seconds, was_enabled = time.monotonic(), gc.isenabled()
         gc.disable()
         try:
             with deferred(*RARELY_USED):
@@ -65,13 +76,14 @@ def load(name: str) -> types.ModuleType:
             gc.freeze()
             if was_enabled:
                 gc.enable()
-        if name in _TENSORFLOW:
-            _imports.append((began, time.monotonic()))
+        if name in ("tensorflow", "tf_keras"):
+            _import_times.append((began_seconds, time.monotonic()))
     return importlib.import_module(name)  # another thread may still be importing it
 
 
-_TENSORFLOW = "tensorflow", "tf_keras"
-_imports: list[tuple[float, float]] = []  # from when to when TensorFlow and Keras were imported
+def import_seconds(*, since_seconds: float) -> float:
+    """Returns how long `load` has imported TensorFlow and Keras since a time on the scale of `time.monotonic`."""
+    return sum(max(0.0, ended - max(began, since_seconds)) for began, ended in _import_times)
 
 
 def message(name: str) -> Any:
@@ -83,15 +95,6 @@ def message(name: str) -> Any:
     from google.protobuf import descriptor_pool, message_factory
 
     return message_factory.GetMessageClass(descriptor_pool.Default().FindMessageTypeByName(f"tensorflow.{name}"))
-
-
-def import_seconds(*, since_seconds: float) -> float:
-    """Returns how long `load` has imported TensorFlow and Keras since a time on the scale of `time.monotonic`."""
-    return sum(max(0.0, ended - max(began, since_seconds)) for began, ended in _imports)
-
-
-_CHOSEN: dict[str, str | None] = {"TF_USE_LEGACY_KERAS": None, "KERAS_BACKEND": None}
-"""What `select` has put into the environment; for the backend, whatever ~/.keras/keras.json says."""
 
 
 def select() -> None:
@@ -113,23 +116,13 @@ def uses_keras(version: int) -> bool:
     return uses_3 if version == 3 else not uses_3 or _is_loaded("tf_keras")
 
 
-def deferring_idle_keras() -> contextlib.AbstractContextManager[None]:
-    """Returns a context for importing orbit, which hardly uses tf_keras: deferred, if nothing else uses it."""
-    return deferred() if uses_keras(2) else deferred("tf_keras")
-
-
 def imports_keras_3(module: str) -> bool:
-    """Whether a module of the user's, such as that of a Task, names Keras 3; known once it is imported."""
+    """Whether a module of the user's, such as that of a Task, names Keras 3; to be asked once it is imported."""
     return module in _users_of_3
 
 
 def _is_loaded(name: str) -> bool:
-    module = sys.modules.get(name)
-    return module is not None and not isinstance(module, _DeferredModule)
-
-
-_users_of_3: set[str] = set()  # modules of the user's that import Keras 3
-_IMPORTS_KERAS_3 = re.compile(rb"^\s*(import|from)\s+keras(_hub)?\b", re.MULTILINE)
+    return name in sys.modules and not isinstance(sys.modules[name], LazyModule)
 
 
 @contextlib.contextmanager
@@ -143,7 +136,7 @@ def importing_users_module(name: str) -> Iterator[None]:
       name: of the module.
     """
     before = {key: os.environ.get(key) for key in _CHOSEN}
-    spec = found(name)
+    spec = spec_of(name)
     if spec is not None and spec.origin and spec.origin.endswith(".py"):
         with contextlib.suppress(OSError), open(spec.origin, "rb") as file:
             if _IMPORTS_KERAS_3.search(file.read()):
@@ -152,13 +145,14 @@ def importing_users_module(name: str) -> Iterator[None]:
     with deferred("keras"):
         yield
     package = name.partition(".")[0]
-    for other in [each for each in sys.modules if each.partition(".")[0] == package]:
-        names = vars(sys.modules[other]).values()
-        if any(isinstance(each, _DeferredModule) and each.__name__ == "keras" for each in names):
+    for other, module in list(sys.modules.items()):
+        if other.partition(".")[0] == package and any(
+            isinstance(value, LazyModule) and value.__name__ == "keras" for value in vars(module).values()
+        ):
             _users_of_3.add(other)
     if "tensorflow" not in sys.modules:  # what was chosen for it is chosen again when it is imported
-        for key, value in before.items():
-            if value is None:
+        for key, text in before.items():
+            if text is None:
                 os.environ.pop(key, None)
 
 
@@ -168,64 +162,27 @@ def tpu_devices() -> list[str]:
 
 
 @contextlib.contextmanager
-def collecting_rarely() -> Iterator[None]:
-    """Has Python's cycle collector look at new objects rarely in a `with` block that imports much.
-
-    With the usual threshold it takes a tenth of the time of such an import. Memory that only cycles hold is freed all
-    the same.
-    """
-    usual = gc.get_threshold()
-    gc.set_threshold(_RARELY, *usual[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-
-
-_RARELY = 50_000  # new objects, instead of 700
-
-
-RARELY_USED = "pandas", "scipy.linalg", "scipy.ndimage"
-"""Packages that TensorFlow and Keras try to import, and need in few functions: a fifth of their import."""
-
-
-@contextlib.contextmanager
 def deferred(*names: str) -> Iterator[None]:
     """Has packages imported when they are first used; what is imported after the block is the package itself."""
-    if not _deferring.acquire(blocking=False):  # the import that is under way does it already
-        yield
-        return
-    placed = {}
+    modules = {}
+    for name in names:
+        if name not in sys.modules and (spec := spec_of(name)) is not None:
+            modules[name] = sys.modules[name] = LazyModule(name)
+            modules[name].__spec__ = spec
     try:
-        for name in names:
-            if name not in sys.modules and (spec := found(name)) is not None:
-                placed[name] = sys.modules[name] = _DeferredModule(name)
-                placed[name].__spec__ = spec
         yield
     finally:
-        for name, module in placed.items():
+        for name, module in modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
-        _deferring.release()
 
 
-_deferring = threading.RLock()  # what is imported in a block may import what this defers, too
+def deferring_idle_keras() -> contextlib.AbstractContextManager[None]:
+    """Returns a context for importing orbit, which hardly uses tf_keras: deferred, if nothing else uses it."""
+    return deferred() if uses_keras(2) else deferred("tf_keras")
 
 
-class _DeferredModule(types.ModuleType):
-    """What TensorFlow gets when it imports a package that it may never use."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "__file__":  # `inspect` asks every module
-            raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        value = getattr(load(self.__name__), name)
-        setattr(self, name, value)
-        return value
-
-
-def found(name: str) -> importlib.machinery.ModuleSpec | None:
+def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
     """Returns where a module is, or None if it is not installed; it is not imported."""
     try:
         return importlib.util.find_spec(name)

@@ -35,7 +35,6 @@ from official_trainer.actions.schedule import Schedule
 from official_trainer.engine.events import DueSteps, LoopObserver, WindowLength
 from official_trainer.engine.recovery import DivergedError, NonFiniteError, Recovery
 from official_trainer.errors import UserError
-from official_trainer.lazy import collecting_rarely
 from official_trainer.shown import first_few
 from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, numbers_in, points
@@ -183,10 +182,8 @@ class Loop:
         published = self.actions.next_published_step(state.step, state.step + num_steps)
         if published is not None:
             num_steps = max(1, published - 1 - state.step)
-        is_first = state.step == state.start_step  # imports what `build_inputs` needs, and is traced
         start = time.monotonic()
-        with collecting_rarely() if is_first else contextlib.nullcontext():
-            ran = trainer.run_steps(num_steps, publish=published == state.step + 1)
+        ran = trainer.run_steps(num_steps, publish=published == state.step + 1)
         seconds = time.monotonic() - start
         state.step += ran
         if ran:

@@ -336,7 +336,7 @@ def _training_problems(job: Job) -> Iterator[Problem]:
 
 def _not_installed(job: Job, component: Component, path: str) -> Iterator[Problem]:
     """Yields that a component at `path` needs what is not installed."""
-    missing = [name for name in component.NEEDS if lazy.found(name) is None]
+    missing = [name for name in component.NEEDS if lazy.spec_of(name) is None]
     if missing:
         what = f"'{component.type}' needs {', '.join(missing)}, which is not installed"
         fix = f"pip install '{component.INSTALL or ' '.join(missing)}'"

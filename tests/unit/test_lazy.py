@@ -120,15 +120,7 @@ def test_a_module_stays_deferred_while_one_of_two_imports_that_defer_it_goes_on(
         gc.unfreeze()
 
 
-def test_the_collector_works_rarely_in_a_block_and_as_usual_after_it():
-    usual = gc.get_threshold()
-    with pytest.raises(KeyError), lazy.collecting_rarely():
-        assert gc.isenabled() and gc.get_threshold()[0] > usual[0]
-        raise KeyError
-    assert gc.get_threshold() == usual
-
-
 def test_a_module_of_a_package_that_is_not_there_is_not_found(heavy):
     """N48: and none is imported."""
-    assert lazy.found("no_such_package.module") is None
-    assert lazy.found(heavy) is not None and heavy not in sys.modules
+    assert lazy.spec_of("no_such_package.module") is None
+    assert lazy.spec_of(heavy) is not None and heavy not in sys.modules

@@ -34,7 +34,7 @@ def build(name, place):
     if name in FIXED:
         return FIXED[name](place)
     config = TrackerConfig.named(name)()
-    missing = [module for module in config.NEEDS if lazy.found(module) is None]
+    missing = [module for module in config.NEEDS if lazy.spec_of(module) is None]
     if missing:
         pytest.skip(f"NOT TESTED: {', '.join(missing)} is not installed; pip install '{config.INSTALL}'")
     return config.build(place)
