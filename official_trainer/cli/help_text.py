@@ -133,7 +133,7 @@ def fields_help(title: str, settings: Iterable[Setting]) -> Iterator[str]:
       title: above those that are in no section.
       settings: with their defaults.
     """
-    return _by_section(title, settings, lambda each: f"{each.path.removeprefix(each.section).lstrip('.')}: ")
+    return _by_section(title, settings, lambda field: f"{field.path.removeprefix(field.section).lstrip('.')}: ")
 
 
 def _by_section(title: str, settings: Iterable[Setting], name: Callable[[Setting], str]) -> Iterator[str]:

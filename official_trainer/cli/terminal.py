@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TextIO, get_args
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 Colour = Literal["red", "green", "yellow", "blue", "magenta", "cyan", "dim", "bold"]
 _COLOURS = dict(zip(get_args(Colour), (31, 32, 33, 34, 35, 36, 2, 1), strict=True))
-_USUAL_WIDTH = 80
 _ENDLESS = 10**5  # of a pipe, whose lines may be long
 
 
@@ -40,26 +40,13 @@ def report_error(message: str, label: str = "error", colour: Colour = "red") -> 
 
 
 def width(stream: TextIO | None = None) -> int | None:
-    """Returns the columns of the terminal that `stream` (default: stdout) is; None if it is none."""
-    stream = stream or sys.stdout
-    if not stream.isatty():
-        return None
-    if given := _given_width():
-        return given
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
-    except (OSError, ValueError):  # a stream of a test, or of a program, that says that it is a terminal
-        return _USUAL_WIDTH
-
-
-def _given_width() -> int | None:
-    given = os.environ.get("COLUMNS", "")
-    return int(given) or None if given.isdecimal() else None
+    """Returns the columns of the terminal that `stream` (default: stdout) is, or COLUMNS; None if it is none."""
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 
 def table_width() -> int | None:
     """Returns the columns for a table on stdout; None in a pipe, where each row has one line, unless COLUMNS is set."""
-    return width() or _given_width()
+    return width() or shutil.get_terminal_size((0, 0)).columns or None
 
 
 def show(text: str) -> None:

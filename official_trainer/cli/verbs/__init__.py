@@ -93,12 +93,12 @@ def load(name: str) -> types.ModuleType | None:
 
 def load_some(wanted: Iterable[str]) -> dict[str, types.ModuleType]:
     """Imports the verbs of `wanted` that can be imported, such as all `names`."""
-    found: dict[str, types.ModuleType] = {}
+    modules: dict[str, types.ModuleType] = {}
     for name in wanted:
         with contextlib.suppress(UserError):
             if (module := load(name)) is not None:
-                found[name] = module
-    return found
+                modules[name] = module
+    return modules
 
 
 def parser_of(module: types.ModuleType, program: str) -> Parser:

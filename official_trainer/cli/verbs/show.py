@@ -176,13 +176,14 @@ def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_j
     """Returns the fields that differ between two configurations."""
     from official_trainer.config import compare
 
-    found = compare.differences(*map(compare.sides, both))
+    differences = compare.differences(*map(compare.sides, both))
     if as_json:
-        rows = [each.as_json() for each in found]
+        rows = [difference.as_json() for difference in differences]
         return json.dumps({"before": names[0], "after": names[1], "differences": rows}, indent=2)
-    count = f"{len(found)} fields differ" if len(found) > 1 else "1 field differs" if found else "no field differs"
+    number = len(differences)
+    count = f"{number} fields differ" if number > 1 else "1 field differs" if number else "no field differs"
     head = [f"--- {names[0]}", f"+++ {names[1]}", count]
-    return "\n".join([*head, *([""] if found else []), *compare.text(found)])
+    return "\n".join([*head, *([""] if differences else []), *compare.text(differences)])
 
 
 def _origins(resolved: Resolved, section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
@@ -192,8 +193,8 @@ def _origins(resolved: Resolved, section: Mapping[str, Any], path: str = "") -> 
     from official_trainer.config.explain import told
 
     for name, value in section.items():
-        place = fields.join(path, name)
+        field = fields.join(path, name)
         if isinstance(value, dict):
-            yield from _origins(resolved, value, place)
-        elif (origin := resolved.origin(place)).kind != "default" and recorded(origin) != "class default":
-            yield place, told(origin)
+            yield from _origins(resolved, value, field)
+        elif (origin := resolved.origin(field)).kind != "default" and recorded(origin) != "class default":
+            yield field, told(origin)

@@ -78,10 +78,10 @@ def _overfit(arguments: argparse.Namespace, mode: str, num_batches: int) -> int:
     if mode not in modes.TRAINING_MODES:
         raise UsageError(f"--overfit_batches would have no effect with --mode={mode}; leave one of them out")
     flags.refuse_idle_prediction(arguments, mode)
-    found = target.from_flags(arguments)
+    chosen = target.from_flags(arguments)
     overfit = installed.load_part("official_trainer.reports.overfit", "--overfit_batches").overfit
-    learning = overfit(target.job_of(found, arguments, mode), num_batches)
-    terminal.show(f"{learning}\nmodel and loss can learn; nothing was kept, and {found.model_dir} was not touched")
+    learning = overfit(target.job_of(chosen, arguments, mode), num_batches)
+    terminal.show(f"{learning}\nmodel and loss can learn; nothing was kept, and {chosen.model_dir} was not touched")
     return 0
 
 
@@ -104,20 +104,20 @@ def run_until_stopped(
     """
     checkpoint, prediction = flags.read_checkpoint(arguments), flags.read_prediction(arguments)
     with process.outliving_reader():
-        found = find(arguments)
+        chosen = find(arguments)
         from official_trainer.runs import run as engine
 
         engine.run(
-            found.experiment,
-            found.resolved,
+            chosen.experiment,
+            chosen.resolved,
             mode=mode,
-            model_dir=found.model_dir,
+            model_dir=chosen.model_dir,
             quiet=arguments.quiet,
             argv=arguments.argv,
             imports=target.imports(arguments),
             allow_config_change=allow_config_change,
             until_step=until_step,
-            gin=found.gin,
+            gin=chosen.gin,
             checkpoint=checkpoint,
             prediction=prediction,
         )
