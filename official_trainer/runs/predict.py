@@ -92,7 +92,7 @@ def check_predictable(job: Job, settings: PredictionSettings) -> None:
         raise ConfigError([Problem("is not set, so there is nothing to predict", path, fix=fix)])
     if settings.model:
         installed.load_part("official_trainer.formats.kinds", "--model").refuse_missing(settings.model)
-    if settings.format == "parquet" and lazy.found("pyarrow") is None:
+    if settings.format == "parquet" and lazy.spec_of("pyarrow") is None:
         what = "--format=parquet needs pyarrow, which is not installed"
         raise PredictionsError(f"{what}: pip install 'official-trainer[parquet]', or use --format=csv")
     if settings.share.count > 1 and strategy_name(job.config.runtime, None) == "tpu":
