@@ -86,7 +86,14 @@ def job_of(target: Target, arguments: argparse.Namespace, mode: str) -> Job:
     """Returns what the flags name as a job, for what is tried out without a run directory."""
     from official_trainer.runs.job import Job
 
-    return Job(mode=mode, quiet=arguments.quiet, **target._asdict())
+    return Job(
+        experiment=target.experiment,
+        resolved=target.resolved,
+        model_dir=target.model_dir,
+        mode=mode,
+        quiet=arguments.quiet,
+        gin=target.gin,
+    )
 
 
 def names_experiment(arguments: argparse.Namespace) -> bool:

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"{_INDENT}{terminal.paint(finding.fix, 'bold')}", flush=True)
     problems = sum(bool(finding.fix) for finding in findings)
     if arguments.json:
-        rows = [{**finding._asdict(), "ok": not finding.fix} for finding in findings]
+        rows = [{"name": name, "ok": not fix, "detail": detail, "fix": fix} for name, detail, fix in findings]
         print(json.dumps({"ok": not problems, "findings": rows}))
     else:
         print(f"\n{problems} to mend." if problems else "\nAll is well.")
