@@ -341,7 +341,7 @@ def test_what_killed_runs_left_is_collected(of_twenty_steps, model_dir):
     shutil.copytree(of_twenty_steps, model_dir)
     before = files.list_dir(model_dir)
     names = ("run.json", "status.json", "metrics.jsonl", "params.yaml", "checkpoint", "ckpt-20.manifest.json")
-    for name in (f"{name}.tmp-{10_000_000 + pid}" for name in names for pid in range(50)):
+    for name in (f"{name}.tmp-{10_000_000 + pid}-0a1b2c3d" for name in names for pid in range(50)):
         files.write_text_atomically(f"{model_dir}/{name}", "", durable=False)
     files.write_text_atomically(f"{model_dir}/mine.tmp-1", "", durable=False)
     do(model_dir, "trainer.train_steps=20", "trainer.export.at_end=false", mode="train")

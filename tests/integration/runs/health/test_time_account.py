@@ -95,7 +95,7 @@ def a_run():
 
 def test_the_start_is_split_and_holds_the_building_of_data(monkeypatch):
     """N26: importing TensorFlow counts as far as it was in this command."""
-    monkeypatch.setattr(lazy, "_imports", [(85.0, 91.0), (92.0, 92.5)])
+    monkeypatch.setattr(lazy, "_import_times", [(85.0, 91.0), (92.0, 92.5)])
     told = Told()
     told.phase("build", 2)
     told.phase("restore", 3)
