@@ -6,6 +6,7 @@ secrets hidden, and which texts look like one. Does not own: what messages say; 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -13,21 +14,18 @@ _SHOWN = 3
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that a terminal obeys instead of showing, that turn the direction of text, or that no stream takes."""
 _PASSWORD = re.compile(r"(://[^/\s:@]*:)(\S+)(?=@)|([?&]\w*(?:password|passwd|pwd)=)([^&\s]+)", re.IGNORECASE)
-_TOKEN = re.compile(
-    r"""
-    (   # what stands before a token, whose shape does not tell it; a hash of a commit looks like a key of W&B
-        \b(?i:bearer)\ +(?=\S*[0-9])(?=[\w.~+/-]{20})
-      | (?i:wandb(?!\w{0,40}(?:commit|sha|hash|_id)\W)[\w.]{0,40}["']?\s{0,3}[=:]\s{0,3})["']?(?=[0-9a-f]{40}\b)
-    )[\w.~+/=-]+
-    | \b(?:gh[oprsu]|npm|hf)_[A-Za-z0-9]{30,}
-    | \b(?:github_pat_|gl(?:pat|rt|dt|cbt|ptt)-|pypi-AgE|[rs]k_(?:live|test)_|AIza|xox[a-z]-|wandb_v1_)[\w-]{10,}
-    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b
-    | (?<![\w-])sk-(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{20,}
-    | \beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}
-    | -----BEGIN\ [A-Z0-9\ ]*PRIVATE\ KEY[\s\S]*?(?:-----END\ [A-Z0-9\ ]*PRIVATE\ KEY[A-Z\ ]*-----|\Z)
-    """,
-    re.ASCII | re.VERBOSE,
-)
+_TOKEN = r"""
+(   # what stands before a token, whose shape does not tell it; a hash of a commit looks like a key of W&B
+    \b(?i:bearer)\ +(?=\S*[0-9])(?=[\w.~+/-]{20})
+  | (?i:wandb(?!\w{0,40}(?:commit|sha|hash|_id)\W)[\w.]{0,40}["']?\s{0,3}[=:]\s{0,3})["']?(?=[0-9a-f]{40}\b)
+)[\w.~+/=-]+
+| \b(?:gh[oprsu]|npm|hf)_[A-Za-z0-9]{30,}
+| \b(?:github_pat_|gl(?:pat|rt|dt|cbt|ptt)-|pypi-AgE|[rs]k_(?:live|test)_|AIza|xox[a-z]-|wandb_v1_)[\w-]{10,}
+| \b(?:AKIA|ASIA)[A-Z0-9]{16}\b
+| (?<![\w-])sk-(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{20,}
+| \beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}
+| -----BEGIN\ [A-Z0-9\ ]*PRIVATE\ KEY[\s\S]*?(?:-----END\ [A-Z0-9\ ]*PRIVATE\ KEY[A-Z\ ]*-----|\Z)
+"""
 """Tokens and keys of GitHub, GitLab, npm, PyPI, Hugging Face, Stripe, Google, Slack, W&B, AWS, OpenAI and others."""
 _LAID_OUT = re.compile(r"\s+(\d+ )?\|")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|MB|GB|examples/s)(?!\w))")
@@ -63,7 +61,7 @@ def without_secrets(text: str) -> str:
       --storage=postgresql://me:***@host/db
     """
     text = _PASSWORD.sub(lambda match: f"{match[1] or match[3]}***", text)
-    return _TOKEN.sub(lambda match: f"{match[1] or ''}***", text)
+    return _token().sub(lambda match: f"{match[1] or ''}***", text)
 
 
 def secret_in(text: str) -> str:
@@ -72,7 +70,13 @@ def secret_in(text: str) -> str:
     Args:
       text: with the name in front of the value where there is one, as in `NAME=VALUE`.
     """
-    return "a password" if passwords_in(text) else "a token or a key" if _TOKEN.search(text) else ""
+    return "a password" if passwords_in(text) else "a token or a key" if _token().search(text) else ""
+
+
+@functools.cache
+def _token() -> re.Pattern[str]:
+    """Returns the expression of tokens; it takes 20 ms to compile, which most commands need not spend."""
+    return re.compile(_TOKEN, re.ASCII | re.VERBOSE)
 
 
 def passwords_in(text: str) -> list[str]:
