@@ -6,9 +6,7 @@ LIGHT = """
 import sys
 from official_trainer import cli
 code = cli.main(sys.argv[1:])
-heavy = {"tensorflow", "tf_keras", "keras", "numpy", "sklearn", "orbit"} & set(sys.modules)
-if sys.argv[1] != "list":  # which prints a table
-    heavy |= {"rich"} & set(sys.modules)
+heavy = {"tensorflow", "tf_keras", "keras", "numpy", "rich", "sklearn", "orbit"} & set(sys.modules)
 raise SystemExit(f"imported {heavy}" if heavy else code)
 """
 
