@@ -93,19 +93,17 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
         origin = trail.origin(problem.path)
         if not origin.by_user:
             continue
-        keys, fix = fields.parse_path(problem.path), ""
-        holder = fields.at(config, keys[:-1])
-        if isinstance(fields.at(config, keys), str):
-            types = (
-                fields.arms(fields.hints(type(holder))[fields.field_name(keys[-1])])
-                if fields.is_section(holder)
-                else []
-            )
-            fix = f"write [{problem.got}], or each letter counts as an item"
-            if any(map(fields.is_section_type, types)):
-                fix = f"write {{type: {problem.got}}}, or its code finds no type in a text"
-        what = f"in Model Garden's class it {problem.what}, and its code receives {problem.got}"
-        yield Problem(what, problem.path, fix=fix, **_spot(origin))
+        keys = fields.parse_path(problem.path)
+        holder, value = fields.at(config, keys[:-1]), fields.at(config, keys)
+        what, fix = f"{problem.what}, and its code receives {fields.show(value)}", ""
+        if fields.is_section(holder):
+            declared = fields.hints(type(holder))[fields.field_name(keys[-1])]
+            what = f"must be {fields.describe(declared)}, and its code receives {fields.show(value)}"
+            if isinstance(value, str):
+                fix = f"write [{value!r}], or each letter counts as an item"
+                if any(map(fields.is_section_type, fields.arms(declared))):
+                    fix = f"write {{type: {value!r}}}, or its code finds no type in a text"
+        yield Problem(f"in Model Garden's class it {what}", problem.path, fix=fix, **_spot(origin))
 
 
 def sections_in_force(config: Config) -> Iterator[tuple[str, Config]]:

@@ -259,7 +259,7 @@ def by_name(path):
         ("notes.h5", "is not a checkpoint"),
         ("other", "encoder"),
         ("named/model.ckpt-60", "TensorFlow 1"),
-        ("cut", "is whole"),
+        ("cut", "is damaged"),
         ("cut/ckpt-60", "cut/ckpt-60 "),
     ],
 )
