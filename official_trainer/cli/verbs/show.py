@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.shown import counted
+from official_trainer.shown import counted, wrapped
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
@@ -119,7 +119,7 @@ def _time(run_dir: str, *, as_json: bool) -> str:
         raise UsageError(f"{path} has no time yet: a run records it with each checkpoint, and at its end")
     if as_json:
         return json.dumps(time, indent=2)
-    return "\n".join(_time_lines(time))
+    return wrapped("\n".join(_time_lines(time)), terminal.table_width())
 
 
 def _time_lines(time: Mapping[str, Any]) -> Iterator[str]:
@@ -129,8 +129,9 @@ def _time_lines(time: Mapping[str, Any]) -> Iterator[str]:
     total, start = time["total"], time["attempts"][-1]["start"]
     wall, seconds_by_part, count = total["wall_seconds"], total["seconds"], total["restarts"] + 1
     elapsed = wall + seconds_by_part["between"]
-    over = f", over {duration_text(elapsed)}" if elapsed > wall else ""
-    yield f"{duration_text(wall)} in {count} process{'es' * (count > 1)}{over}, {counted(total['steps'], 'step')}"
+    ran, lasted = duration_text(wall), duration_text(elapsed)
+    over = f", over {lasted}" if lasted != ran else ""
+    yield f"{ran} in {count} process{'es' * (count > 1)}{over}, {counted(total['steps'], 'step')}"
     for part, seconds in sorted(seconds_by_part.items(), key=lambda item: -(item[1] or 0)):
         time_text = "unknown" if seconds is None else f"{duration_text(seconds):>12} {100 * seconds / elapsed:4.0f} %"
         yield f"{part:10} {time_text}"
