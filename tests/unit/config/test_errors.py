@@ -340,8 +340,8 @@ class LikeGarden(Config):
         ("[null]", "names[0]: in Model Garden's class it must be text, and its code receives null"),
         (
             "abc",
-            "names: in Model Garden's class it must be a list of texts, and its code receives 'abc'; write ['abc'], or "
-            "each letter counts as an item",
+            "names: in Model Garden's class it must be a list of texts or null, and its code receives 'abc'; "
+            "write ['abc'], or each letter counts as an item",
         ),
     ],
 )

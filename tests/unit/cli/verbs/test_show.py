@@ -122,8 +122,9 @@ def test_control_characters_of_a_runs_params_are_shown_as_escapes(run_dir, capsy
     assert capsys.readouterr().out == "# \\x1b]0;owned\\x07\\x0d\n"
 
 
-def test_the_time_of_a_run_is_shown(workspace, capsys):
+def test_the_time_of_a_run_is_shown(workspace, capsys, monkeypatch):
     """N26: what its start, steps and saves took; of anything else it is refused."""
+    monkeypatch.setenv("COLUMNS", "80")
     run = workspace / "runs" / "timed"
     run.mkdir(parents=True)
     (run / "params.yaml").write_text("")
@@ -144,9 +145,9 @@ def test_the_time_of_a_run_is_shown(workspace, capsys):
         "steps               1 s    5 %",
     ]
     assert "input      unknown" in lines
-    assert lines[-2:] == [
-        "the start of the newest process: importing TensorFlow 1.5 s, building the model 0.2 s, restoring 0 s, "
-        "building the data 1 s, all else 0.2 s",
+    assert lines[-3:] == [
+        "the start of the newest process: importing TensorFlow 1.5 s, building the model",
+        "  0.2 s, restoring 0 s, building the data 1 s, all else 0.2 s",
         "memory at most: process 1.00 GiB",
     ]
     assert cli.main(["show", str(run), "--time", "--json"]) == 0
