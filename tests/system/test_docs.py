@@ -46,8 +46,8 @@ NOT_HERE = {
     r"official-trainer job ": "tests/unit/launch/test_submit.py",
     r"official-trainer data-service ": "tests/system/inputs/test_data_service.py::test_roles_end_when_they_are_told_to",
     r".*--tf_data_service=grpc://HOST": "tests/system/inputs/test_data_service.py",
-    r"python -m tests\.support\.garden\.(contract|table)\b": "tests/system/garden/test_contract.py",
     r"python train\.py --experiment=resnet_imagenet --config_file": "tests/system/garden/test_families.py",
+    r"official-trainer (eval|export) --model_dir=runs/resnet": "tests/system/garden/test_families.py",
 }
 """Commands that no session runs, by how they begin, and the test that has them, or something like them, run."""
 

@@ -11,7 +11,6 @@ from tests.support.reports.browser import BROKEN, watched
 PAGES = {  # those with the longest names and the widest tables
     "project/parity.html": 30_000,
     "project/features.html": 25_000,
-    "project/model_garden.html": 25_000,
     "reference/config.html": 12_000,
     "reference/exit_codes.html": 6_000,
     "design/architecture.html": 20_000,

@@ -1,9 +1,7 @@
 """What is tried with one experiment of Model Garden, each command in a process of its own, with bounds."""
 
-import contextlib
 import dataclasses
 import functools
-import os
 import re
 import resource
 import shutil
@@ -18,8 +16,6 @@ from tests.support.garden.small import STEPS, Small
 LIMIT_CPU_SECONDS = 400
 LIMIT_WALL_SECONDS = 1500
 LIMIT_BYTES = 20 << 30
-_POLL_SECONDS = 0.5
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class FailedError(Exception):
@@ -35,14 +31,12 @@ class Trial:
       small: what makes it small.
       needed: what it cannot be resolved or built without at its real size.
       folder: where its runs are; `tiny_data` in it is the data.
-      cpu_seconds: what its processes have used so far.
     """
 
     experiment: str
     small: Small | None
     needed: tuple[str, ...]
     folder: Path
-    cpu_seconds: float = 0.0
 
     def flags(self):
         """Returns the words that name it, with what makes it small."""
@@ -58,12 +52,7 @@ class Trial:
     def call(self, target, killed=False):
         """Calls `target` in a process of its own, and returns what it printed; fails as it does."""
         child = forked.Child(target, cwd=self.folder, folder=self.folder, first=_bound)
-        left, used = LIMIT_WALL_SECONDS, 0.0
-        while left > 0 and child.process.exitcode is None:
-            used = max(used, _used(child.process.pid))
-            child.process.join(_POLL_SECONDS)
-            left -= _POLL_SECONDS
-        self.cpu_seconds += used
+        child.process.join(LIMIT_WALL_SECONDS)
         if child.process.exitcode is None:
             child.process.kill()
             raise FailedError(f"not done within {LIMIT_WALL_SECONDS} s")
@@ -76,13 +65,6 @@ class Trial:
 def _bound():
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_CPU_SECONDS, LIMIT_CPU_SECONDS))
-
-
-def _used(pid):
-    """Returns the CPU seconds that a process has used."""
-    with contextlib.suppress(OSError):
-        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / _TICKS
-    return 0.0
 
 
 def _ended(code, err):
