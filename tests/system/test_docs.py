@@ -1,4 +1,21 @@
-"""What the documents say is so: commands, programs and files run; links, outputs, tables and names are right."""
+"""What the documents say is so: commands, programs and files run; links, outputs, tables and names are right.
+
+The README, launch/README.md, the template's README and each page of docs/ (but not `project/` and `design/`) are
+carried out as their reader would: all blocks of a page, in order, in one fresh copy of the workspace, which is
+`/shared/workspace`.
+
+- A block that begins with `# configs/NAME.yaml` or another path is written there. Files of the repository stay.
+- `sh`, `bash` and `console` run word for word, with exit code 0. Below a `$` line of `console` stands what is
+  printed: a line `…` is any lines, `…` in a line any text, a line `error: ` means exit code 2, a line `^C` presses
+  Ctrl-C after the line above and expects 143. `show`, `list`, `launch TARGET` and errors are compared letter by
+  letter, the rest without numbers. In a block without a label, only lines of `pip`, `python` and `official-trainer`
+  run.
+- `python` blocks are one program per page. A fragment that cannot run alone is `py` and has to compile; `text` is
+  read only.
+- A `diff` block that begins with `--- ONE.py` and `+++ OTHER.py` writes the second file from the first.
+- A page that reads `runs/digits` without training there gets the run of the README's first command.
+- A training that does not set `train_steps` is shortened by `configs/smoke/EXPERIMENT.yaml`, but for WORD_FOR_WORD.
+"""
 
 import json
 import os
