@@ -2,7 +2,7 @@
 
 Each model is trained for some steps in a process of its own, because a process has one Keras; then each format of its
 newest checkpoint is tried, and nothing is exported. A cell is how far outputs are from those of the model, as the limit
-of the format counts; below the table is why others are `no`. It is in docs/guides/predict_and_export.md.
+of the format counts; below the table is why others are `no`. Some rows are in docs/guides/predict_and_export.md.
 """
 
 import dataclasses
