@@ -1,6 +1,6 @@
 """The process of a command: Ctrl-C outside of a run, standard streams that are closed or lose their reader, its end.
 
-Owns: these, and that no thread of the user's code holds up the end for ever.
+Owns: these, and that no thread or process of the user's code holds up the end for ever.
 Does not own: how a run is stopped (`stopping.py`), what is printed (`terminal.py`). It imports little, because it comes
 before everything else.
 """
@@ -69,9 +69,10 @@ def _is_main_thread() -> bool:
 
 
 def end_soon(code: int, seconds: float = _END_SECONDS) -> None:
-    """Ends this process with an exit code after some seconds, if threads of the user's code still hold up its end.
+    """Ends this process after some seconds, if threads or processes of the user's code still hold up its end.
 
-    Python waits for all that are no daemons. After 0 it is said what was left: else the last line is that of the error.
+    Python waits for all that are no daemons. After the code 0 it is said what was left; after another one the last line
+    is that of the error.
     """
     if _left():
         timer = threading.Timer(seconds, _end, (code, seconds))
@@ -84,17 +85,24 @@ def _end(code: int, seconds: float) -> None:
         from official_trainer.cli import terminal
         from official_trainer.shown import first_few
 
-        what = f"still ran {seconds:g} s after the end, which ended it: {first_few(_left())}"
-        terminal.report_error(f"a thread {what}. Join it, or start it with daemon=True", "warning", "yellow")
+        what = f"still ran {seconds:g} s after the end, which ended it: {first_few([one.name for one in _left()])}"
+        terminal.report_error(f"what your code started {what}. Join it, or give it daemon=True", "warning", "yellow")
+    for child in _children():
+        child.kill()
     atexit._run_exitfuncs()  # as after the threads
     sys.stdout.flush()
     os._exit(code)
 
 
-def _left() -> list[str]:
-    """Returns the names of the threads that Python waits for at its end."""
+def _left() -> list[Any]:
+    """Returns the threads and the processes of `multiprocessing` that Python waits for at its end."""
     threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    return [thread.name for thread in threads if not thread.daemon]
+    return [one for one in [*threads, *_children()] if not one.daemon]
+
+
+def _children() -> list[Any]:
+    multiprocessing = sys.modules.get("multiprocessing")  # whoever has started one has imported it
+    return multiprocessing.active_children() if multiprocessing else []
 
 
 @contextlib.contextmanager

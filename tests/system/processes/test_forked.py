@@ -18,15 +18,13 @@ from tests.support.processes.jobs import until
 WAIT = "print(os.getpid(), flush=True)\nimport time\ntime.sleep(600)"
 FORKED = """
 import multiprocessing, signal
-from official_trainer.cli.dispatch import reported
+from official_trainer import cli
 
-def command():
-    multiprocessing.get_context("fork").Process(target=signal.pause, name="mine").start()
-    return FAILS
-
-sys.exit(reported(command, [], ends_process=True))
+multiprocessing.get_context("fork").Process(target=signal.pause, name="mine").start()
+sys.argv[1:] = [WORD]
+sys.exit(cli.main())
 """
-ENDED = "the process 'mine' still ran 10 s after the end, and was ended too."
+ENDED = "what your code started still ran 10 s after the end, which ended it: mine."
 
 
 class Commands:
@@ -116,12 +114,12 @@ def test_output_can_be_read_as_it_comes(commands):
 
 
 @pytest.mark.parametrize(
-    ("fails", "code", "last"), [("0", 0, ENDED), ("int('a bug')", 1, "ValueError: invalid literal for int()")]
+    ("verb", "code", "said"), [("list", 0, ENDED), ("lsit", 2, "did you mean 'official-trainer list'?")]
 )
-def test_what_a_command_has_started_ends_with_it(commands, fails, code, last):
+def test_what_a_command_has_started_ends_with_it(commands, verb, code, said):
     """N26: also a process for which Python would wait for ever, as where it was not forked; an error is the end."""
-    found, lines = commands.run(FORKED.replace("FAILS", fails))
-    assert found == code and any(last in line for line in lines[-3:]), lines
+    exit_code, lines = commands.run(FORKED.replace("WORD", repr(verb)))
+    assert exit_code == code and any(said in line for line in lines[-3:]), lines
 
 
 def test_signals_are_for_one_command(commands):

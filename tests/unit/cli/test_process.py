@@ -105,5 +105,5 @@ sys.exit({code})
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (code, "tidied up\n"), done
-    warning = "warning: a thread still ran 0.2 s after the end, which ended it: mine. Join it, or start it with daemon"
+    warning = "warning: what your code started still ran 0.2 s after the end, which ended it: mine."
     assert done.stderr.startswith(warning) if is_left and code == 0 else not done.stderr, done.stderr
