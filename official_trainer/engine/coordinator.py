@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer.distributed.cluster import PS, WORKER
-from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.parameter_server import addresses_of
 from official_trainer.distributed.peers import PeerLostError, answers, explain_loss, named, processes_of
 from official_trainer.engine.traces import Traces
@@ -170,53 +169,39 @@ class Closures:
         self._strategy, self._step, self._traces = strategy, step, traces
         with tf.init_scope(), tf.device("/job:ps/task:0/device:CPU:0"):
             self._counts = tf.Variable(tf.zeros([_ROWS_PER_WORKER * num_workers, num_workers], tf.int64))
-            self._is_stopping = tf.Variable(False)
         self._traced: tuple[Any, Any] | None = None
 
     def steps(self) -> list[int]:
         """Returns the steps that each worker has run since `begin_window`."""
         return self._counts.numpy().sum(0).tolist()
 
-    def stop(self) -> None:
-        """Ends each closure after the step that it runs."""
-        self._is_stopping.assign(True)
-
     def begin_window(self, streams: WorkerStreams) -> Any:
         """Sets all counts to zero; returns a closure's loop, traced for these streams, before workers need it."""
         if self._traced is None or self._traced[0] != streams.spec:
             loop = tf.function(self._traces.watched("train", self._closure))
-            numbers = [tf.TensorSpec([], tf.int64)] * 3
+            number = tf.TensorSpec([], tf.int64)
             with self._strategy.scope():  # an optimizer may create its variables only now
-                self._traced = streams.spec, loop.get_concrete_function(streams.spec, *numbers)
+                self._traced = streams.spec, loop.get_concrete_function(streams.spec, number, number)
         self._counts.assign(tf.zeros_like(self._counts))
-        self._is_stopping.assign(False)
         return self._traced[1]
 
-    def _closure(
-        self, stream: Any, row: tf.Tensor, length: tf.Tensor, steps_per_look: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Runs the steps of a closure that were not run yet; returns the worker, and the number of its last batch.
-
-        It asks the parameter server only every `steps_per_look` steps whether to stop, because that takes as long as to
-        read a variable of the model.
-        """
+    def _closure(self, stream: Any, row: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Runs the steps of a closure that were not run yet; returns the worker, and the number of its last batch."""
         worker, iterator = stream
         left = length - tf.reduce_sum(tf.gather(self._counts, row))
         cell = tf.stack([row, worker])
 
-        def body(steps: tf.Tensor, last: tf.Tensor, is_stopping: tf.Tensor) -> list[tf.Tensor]:
+        def body(last: tf.Tensor) -> list[tf.Tensor]:
             graph = tf.compat.v1.get_default_graph()
             with tf.name_scope(""):
                 _, number = self._step(iterator)
             changes = [op for op in graph.get_operations() if op.op_def.is_stateful and op.type not in _READS]
             with tf.control_dependencies(changes):
                 self._counts.scatter_nd_add([cell], tf.ones([1], tf.int64))
-            steps += 1
-            is_stopping = tf.cond(steps % steps_per_look == 0, self._is_stopping.read_value, lambda: False)
-            return [steps, number, is_stopping]
+            return [number]
 
-        before = [tf.constant(0, tf.int64), tf.constant(-1, tf.int64), self._is_stopping.read_value()]
-        _, last, _ = tf.while_loop(lambda steps, last, is_stopping: (steps < left) & ~is_stopping, body, before)
+        before = [tf.constant(-1, tf.int64)]
+        (last,) = tf.while_loop(lambda last: True, body, before, maximum_iterations=tf.cast(left, tf.int32))
         return worker, last
 
 
@@ -236,7 +221,6 @@ class AsyncWorkers:
         coordinator: Any,
         global_step: tf.Variable,
         streams: RandomStreams,
-        process_group: ProcessGroup,
         traces: Traces,
         *,
         patience_seconds: float,
@@ -247,7 +231,6 @@ class AsyncWorkers:
           coordinator: TensorFlow's `ClusterCoordinator`.
           global_step: counts steps.
           streams: the random numbers of steps, set before each window.
-          process_group: has the request to stop, which is checked while a window runs.
           traces: records traces.
           patience_seconds: how long a window waits when no worker goes on.
         """
@@ -256,7 +239,7 @@ class AsyncWorkers:
         self._addresses = addresses_of(coordinator.strategy)
         self._lost: set[str] = set()
         self._coordinator, self._global_step, self._streams = coordinator, global_step, streams
-        self._process_group, self._traces, self._patience_seconds = process_group, traces, patience_seconds
+        self._traces, self._patience_seconds = traces, patience_seconds
         self._closures: Closures | None = None
         self._steps_per_second: float | None = None
 
@@ -301,7 +284,6 @@ class AsyncWorkers:
         Raises:
           PeerLostError: a parameter server is gone, or all workers for too long.
           DataError: the data of a worker ended.
-          PreemptedError: the run was asked to stop; `global_step` has the number of steps that ran.
         """
         closures = self._closures
         assert closures is not None, "the loop is created first"
@@ -312,17 +294,12 @@ class AsyncWorkers:
         start, began = self._begin(), time.monotonic()
         # Numbers become tensors here: in a worker's thread that would block all of Python while the worker hangs.
         lengths = closure_lengths(window, num_workers, least)
-        arguments = [
-            tuple(tf.constant(number, tf.int64) for number in (row, length, least))
-            for row, length in enumerate(lengths)
-        ]
+        arguments = [(tf.constant(row, tf.int64), tf.constant(length, tf.int64)) for row, length in enumerate(lengths)]
         for worker, last in self._run(iterator, function, arguments, closures.steps):
             iterator.next_numbers[worker] = max(iterator.next_numbers[worker], int(last) + num_workers)
         self.steps = closures.steps()
         self._tell_who_is_lost()
-        self._global_step.assign(start + sum(self.steps))
-        if sum(self.steps) < window:
-            self._process_group.stop.check()
+        self._global_step.assign(start + window)
         self._steps_per_second = window / max(time.monotonic() - began, 1e-9)
 
     def _tell_who_is_lost(self) -> None:
@@ -374,16 +351,13 @@ class AsyncWorkers:
             raise lost from error
 
     def _wait(self, progress: Callable[[], list[int]]) -> None:
-        """Waits for all calls; once asked to stop, for the steps that workers are at."""
+        """Waits for all calls. The loop looks after the window, of a second at most, whether it has to stop."""
         joining = run_bounded(self._coordinator.join, _POLL_SECONDS, "coordinator")
         changed_seconds = looked_seconds = time.monotonic()
         before: list[int] = []
-        has_stopped = has_warned = False
+        has_warned = False
         while not has_ended(joining, _POLL_SECONDS):
             now = time.monotonic()
-            if self._process_group.stop.reason is not None and not has_stopped and self._closures is not None:
-                has_stopped = True
-                self._closures.stop()
             if now - looked_seconds < _LOOK_SECONDS:
                 continue
             looked_seconds, steps = now, progress()

@@ -108,7 +108,7 @@ class StepContext:
         self.traces = Traces(getattr(trainer, "max_traces", _MAX_TRACES))
         self.workers: AsyncWorkers | None = None
         if coordinator is not None:
-            shared = self.global_step, self.streams, self.process_group, self.traces
+            shared = self.global_step, self.streams, self.traces
             patience_seconds = runtime_field(config, "rendezvous_timeout_seconds", 600.0)
             self.workers = AsyncWorkers(coordinator, *shared, patience_seconds=patience_seconds)
         self.clock = StepClock(is_used=coordinator is None)
