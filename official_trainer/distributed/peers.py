@@ -98,13 +98,16 @@ def explain_loss(
       connects: whether a process answers at an address.
     """
     classes = {cls.__name__ for cls in type(error).__mro__}
-    if isinstance(error, PeerLostError) or not classes & _LOSS_CLASSES:
+    is_unknown_device = "InvalidArgumentError" in classes and _UNKNOWN_DEVICE in str(error)
+    if isinstance(error, PeerLostError) or not (classes & _LOSS_CLASSES or is_unknown_device):
         return None
     processes = processes_of(addresses)
     blamed = [
         name for role, index in _DEVICE.findall(str(error)) if (name := process_name(role, int(index))) in processes
     ]
     silent = [name for name, address in processes.items() if not connects(address)]
+    if is_unknown_device and not silent:
+        return None
     if not (blamed or silent):
         return PeerLostError(_LOST_TOUCH) if _BETWEEN_PROCESSES in str(error) else None
     lost = [name for name in silent if name in blamed] or silent or blamed[-1:]
@@ -117,6 +120,9 @@ def explain_loss(
 
 _LOSS_CLASSES = frozenset({"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"})
 """Names of the errors that TensorFlow raises then, among other reasons; this module does not import TensorFlow."""
+
+_UNKNOWN_DEVICE = "unknown device"
+"""In TensorFlow's error where a function is traced for the device of a process that has just died."""
 
 _BETWEEN_PROCESSES = "Collective ops is aborted by"
 """In TensorFlow's error about a process that has sent no heartbeat for a while; the error does not name the process."""

@@ -150,6 +150,12 @@ LOSSES = {
         set(),
         "lost worker 1 (b:1)",
     ),
+    "a parameter server died before a function was traced for it": (
+        tf.errors.InvalidArgumentError,
+        "/job:ps/replica:0/task:0/device:CPU:0 unknown device.",
+        {"c:1"},
+        "lost ps 0 (c:1): it has died",
+    ),
     "one was held by a debugger": (
         tf.errors.DeadlineExceededError,
         "Collective ops is aborted by: Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat",
@@ -173,6 +179,7 @@ def test_an_error_names_the_process_that_it_is_about(name):
     [
         ValueError("/job:ps/replica:0/task:0"),
         tf.errors.InvalidArgumentError(None, None, "/job:ps/replica:0/task:0"),
+        tf.errors.InvalidArgumentError(None, None, "/job:ps/replica:0/task:0/device:CPU:0 unknown device."),
         tf.errors.UnavailableError(None, None, "the disk"),
     ],
 )

@@ -113,9 +113,7 @@ def test_output_can_be_read_as_it_comes(commands):
     assert process.exit_code() == -signal.SIGKILL and process.read() == b"" and process.output is None
 
 
-@pytest.mark.parametrize(
-    ("verb", "code", "said"), [("list", 0, ENDED), ("lsit", 2, "did you mean list?")]
-)
+@pytest.mark.parametrize(("verb", "code", "said"), [("list", 0, ENDED), ("lsit", 2, "did you mean list?")])
 def test_what_a_command_has_started_ends_with_it(commands, verb, code, said):
     """N26: also a process for which Python would wait for ever, as where it was not forked; an error is the end."""
     exit_code, lines = commands.run(FORKED.replace("WORD", repr(verb)))
