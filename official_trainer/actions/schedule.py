@@ -19,8 +19,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.actions.action import Action, Assign, CallAt, Callback, Request, Result, Run, Stop
 from official_trainer.config import ActionConfig, When, fields, flow
-from official_trainer.config.decode import normalised
-from official_trainer.config.errors import ConfigError, Problem
+from official_trainer.config.decode import check_section
 from official_trainer.config.when import Moment, Span
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.shown import shorten
@@ -439,6 +438,4 @@ def _check_when(when: When, path: str) -> None:
     """Refuses what a file could not set either: for a `When` that Python code gives to an action."""
     sections = [(inner, section) for inner, section in fields.in_force(when, path) if isinstance(section, When)]
     for inner, section in reversed(sections):  # the inner ones first, whose messages say more
-        _, problems = normalised(section, When, inner)
-        if problems := problems or [Problem(text, f"{inner}.{name}") for name, text in section.problems()]:
-            raise ConfigError(problems)
+        check_section(section, inner)

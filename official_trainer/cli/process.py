@@ -101,7 +101,7 @@ def _left() -> list[Any]:
 
 
 def _children() -> list[Any]:
-    multiprocessing = sys.modules.get("multiprocessing")  # whoever has started one has imported it
+    multiprocessing = sys.modules.get("multiprocessing")  # a process that has started one has imported it
     return multiprocessing.active_children() if multiprocessing else []
 
 

@@ -434,6 +434,17 @@ def normalised(value: Any, tp: Any = None, path: str = "") -> tuple[Any, list[Pr
     return (value if result is FAILED else result), of_code
 
 
+def check_section(section: Config, path: str) -> None:
+    """Refuses what a file could not set either: for a section that Python code makes and uses itself.
+
+    Raises:
+      ConfigError: with all problems, which call the section `path`.
+    """
+    _, problems = normalised(section, path=path)
+    if problems := problems or [Problem(what, f"{path}.{name}") for name, what, *_ in section.problems()]:
+        raise ConfigError(problems)
+
+
 def class_default(cls: type[Config]) -> Config | None:
     """Returns the section as its class declares it, or None when a field has no default."""
     return _class_default(typing.cast(Any, cls))

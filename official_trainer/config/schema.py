@@ -24,8 +24,7 @@ from official_trainer.config.declaration import (
     PositiveFloat,
     Safe,
 )
-from official_trainer.config.decode import normalised
-from official_trainer.config.errors import ConfigError, Problem
+from official_trainer.config.decode import check_section
 from official_trainer.config.folders import folder_problem
 from official_trainer.config.optimization import OptimizationConfig
 
@@ -62,9 +61,7 @@ class SourceConfig(Component):
         Raises:
           ConfigError: with all problems.
         """
-        _, problems = normalised(self, path="source")
-        if problems := problems or [Problem(what, f"source.{name}") for name, what, *_ in self.problems()]:
-            raise ConfigError(problems)
+        check_section(self, "source")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

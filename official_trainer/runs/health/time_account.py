@@ -147,7 +147,7 @@ class TimeAccount:
 
 
 def _by_part(sums: _Sums) -> dict[str, float | None]:
-    """Returns the seconds of each part; those of `input` are None where nobody has counted them."""
+    """Returns the seconds of each part; those of `input` are None where they are not counted."""
     seconds: dict[str, float | None] = {part: float(sums[part]) for part in PARTS}
     for phase, part in _PART_OF_PHASE.items():
         seconds[part] = (seconds[part] or 0.0) + sums[phase]
