@@ -42,10 +42,8 @@ def main(argv: Sequence[str] | None = None, *, script: str | None = None) -> int
         sys.stdout.flush()
     except (KeyboardInterrupt, Exception) as error:
         code = _report(error, words)
-        if (
-            argv is None and code == ExitCode.PREEMPTED
-        ):  # Python would wait for threads of TensorFlow that wait for data
-            sys.stdout.flush()
+        if argv is None and code == ExitCode.PREEMPTED:
+            sys.stdout.flush()  # Python would wait for threads of TensorFlow that wait for data
             os._exit(code)
     if argv is None:
         process.end_soon(code)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.checkpoints import manifest
-from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.manifest import CheckpointError, RunFacts
 from official_trainer.engine.trainer import Trainer
 from official_trainer.files import RUN_FILE
 from official_trainer.runs.build import RunTrackers
@@ -56,7 +56,8 @@ def check_restored(
         notice := data_layout.notice_of_change(job.model_dir, step, pipelines, allow_change=allows)
     ):
         trackers.console.message(notice)
-    last, rows = manifest.read(job.model_dir, step).run.last_row, trackers.rows
+    facts = manifest.read(job.model_dir, step).run
+    last, rows = facts.last_row, trackers.rows
     if last is not None and not rows.holds(last):
         _logger.warning(
             "%s does not hold the row of %s at step %s, which this run wrote before its checkpoint of step %d: the "
@@ -69,13 +70,13 @@ def check_restored(
     if size := changes.get("task.train_data.global_batch_size"):
         trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
     if pipelines is not None:
-        _compare_sources(job, trainer, trackers, step)
+        _compare_sources(job, trainer, trackers, step, facts)
     return list(changes.values())
 
 
-def _compare_sources(job: Job, trainer: Trainer, trackers: RunTrackers, step: int) -> None:
+def _compare_sources(job: Job, trainer: Trainer, trackers: RunTrackers, step: int, facts: RunFacts) -> None:
     """Compares the data with that of the checkpoint: its number of examples, its fingerprint, what orders it."""
-    iterator, facts = trainer.train_iterator, manifest.read(job.model_dir, step).run
+    iterator = trainer.train_iterator
     if saved := (facts.data or {}).get("sources"):
         iterator.iterator()  # whose first batch is the next one to train on
         context = iterator.builder.context
