@@ -105,6 +105,10 @@ def differences(before: Mapping[str, Side], after: Mapping[str, Side]) -> list[D
     return differing
 
 
+_NO_ITEM = object()
+"""In place of a field of an item that only the configuration in force has: equal to no value, also not to a default."""
+
+
 def changes(saved: Mapping[str, Any], resolved: Resolved) -> list[Difference]:
     """Returns what differs in force from a saved configuration, by path.
 
@@ -118,7 +122,9 @@ def changes(saved: Mapping[str, Any], resolved: Resolved) -> list[Difference]:
     config, after = resolved.config, sides(resolved)
     before = {path: Side(value) for path, value in _leaves(saved, "")}
     for path in after.keys() - before.keys():
-        before[path] = Side(_default(config, fields.parse_path(path)))
+        part, _ = _changed_part(saved, config, path)
+        has_other_size = part != path and isinstance(fields.at(config, fields.parse_path(part)), tuple | dict)
+        before[path] = Side(_NO_ITEM if has_other_size else _default(config, fields.parse_path(path)))
     changed: dict[str, Difference] = {}
     undone: dict[str, list[str]] = {}  # by the path of a one-of's type: what restores the branch that it had selected
     for leaf in differences(before, after):

@@ -178,6 +178,13 @@ def test_no_change_means_no_difference_and_undo_brings_the_old_config_back(max_e
     holds()
 
 
+def test_one_more_section_in_a_list_is_a_change():
+    """N9: also if all of its fields are defaults."""
+    before, now = sample.resolved("task.model.blocks=[{}]"), sample.resolved("task.model.blocks=[{}, {}]")
+    (change,) = changes(before, now)
+    assert change.path == "task.model.blocks" and meaning(sample.resolved(*change.undo)) == meaning(before)
+
+
 def test_a_change_says_what_it_was_what_it_is_and_who_did_it():
     """N9: as values, for whoever builds the run, and as a line."""
     before, now = sample.resolved(), sample.resolved("task.model.filters=[16]", "trainer.train_steps=200")
