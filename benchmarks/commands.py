@@ -16,13 +16,15 @@ from benchmarks import harness, many_runs, processes
 from benchmarks.harness import Promise
 
 BARE, SCRIPT = "a Python that imports yaml and rich.console", "a script that prints the runs with pandas"
-LIST, HELP, ERROR = "list", "--help", "a configuration error"
+LIST, SHOW, ERROR = "list", "show", "a configuration error"
+HELP = "--help"
 RUNS, COMPARE, REPORT = "runs", "compare", "report"
 ANSWER, TABLE = "a command (s)", "500 runs with 200 rows of metrics (s)"
 
 ROUNDS = 15
 PROMISES = (
-    Promise(ANSWER, LIST, BARE, 2.5),
+    Promise(ANSWER, LIST, BARE, 2.0),
+    Promise(ANSWER, SHOW, BARE, 3.0),
     Promise(ANSWER, HELP, BARE, 3.0),
     Promise(ANSWER, ERROR, BARE, 3.0),
     Promise(TABLE, RUNS, SCRIPT, 0.5),
@@ -42,6 +44,7 @@ def measure(num_rounds: int, quick: bool) -> harness.Values:
     answers = {
         BARE: functools.partial(seconds, ANSWER, "-c", "import yaml, rich.console"),
         LIST: functools.partial(seconds, ANSWER, *module, "list"),
+        SHOW: functools.partial(seconds, ANSWER, *module, "show", "digits_cnn"),
         HELP: functools.partial(seconds, ANSWER, *module, "--help"),
         ERROR: functools.partial(seconds, ANSWER, *module, *wrong, exit_code=2),
     }

@@ -28,6 +28,7 @@ PROMISES = (
     Promise(CNN, OURS, GARDEN, 0.8),
     Promise(MEMORY, OURS, GARDEN, 1.0),
     Promise(MLP, OURS, HAND, 0.8),
+    Promise(MLP, OURS, GARDEN, 0.65),
     Promise(FIRST, OURS, HAND, 0.8),
     Promise(FIRST, OURS, GARDEN, 0.6),
     Promise(FIRST, KILLED, OURS, 0.25),
