@@ -36,7 +36,7 @@ def pytest_configure(config):
 
 def pytest_addoption(parser):
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of the instants at which kills strike")
-    parser.addoption("--update-golden", action="store_true", help="write what is said now into tests/messages.yaml")
+    parser.addoption("--update-golden", action="store_true", help="write what is said now into the files of messages")
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -104,64 +104,6 @@ def test_a_changed_trigger_is_one_change():
     ].when == When(every=3)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "[{type: replica_integrit}]",
-            "trainer.actions[0].type: unknown type 'replica_integrit'; allowed: ",
-        ),
-        ("[{type: replica_integrit}]", "did you mean 'replica_integrity'?"),
-        ("[{type: replica_integrit}]", "or add actions/replica_integrit.py to the workspace"),
-        ("[{when: at_end}]", "trainer.actions[0]: needs type; one of "),
-        (
-            "[replica_integrity, replica_integrity]",
-            "trainer.actions[1]: is the second action called replica_integrity; give one of",
-        ),
-        (
-            "[{type: replica_integrity, wen: at_end}]",
-            "trainer.actions[0].wen: unknown field of ReplicaIntegrityConfig; did you mean 'when'",
-        ),
-        (
-            "[{type: replica_integrity, when: {evry: 3}}]",
-            "trainer.actions[0].when.evry: unknown field of When; did you mean 'every'",
-        ),
-        ("[{type: replica_integrity, when: {every: 0}}]", "trainer.actions[0].when.every: must be at least 1, got 0"),
-        (
-            "[{type: replica_integrity, when: at_and}]",
-            "actions[0].when: must be a section (When) or after_eval, after_summary, at_end, got 'at_and'",
-        ),
-        (
-            "[{type: replica_integrity, when: at_and}]",
-            "got 'at_and'; did you mean 'at_end'?",
-        ),
-        ("[{type: replica_integrity, when: {}}]", "when.every: or another trigger must be set: every, at_steps"),
-        (
-            "[{type: replica_integrity, when: {every: 3, at_end: true}}]",
-            "when.at_end: cannot be set together with every; combine them by any: […] or all: […]",
-        ),
-        ("[{type: replica_integrity, when: {any: []}}]", "when.any: must name at least one trigger"),
-        ("[{type: replica_integrity, when: {at_steps: []}}]", "when.at_steps: must name at least one step"),
-        ("[{type: replica_integrity, when: {at_end: false}}]", "when.at_end: cannot be false; write not: at_end"),
-        (
-            "[{type: replica_integrity, when: {every: 3, measure_from: end}}]",
-            "when.measure_from: has no effect without every_seconds",
-        ),
-        (
-            "[{type: replica_integrity, when: {every: 3, call_on_end: true}}]",
-            "when.call_on_end: has no effect without every_seconds or exponential",
-        ),
-        (
-            "[{type: replica_integrity, when: {exponential: {factor: 1}}}]",
-            "exponential.factor: must be greater than 1, got 1",
-        ),
-    ],
-)
-def test_messages(text, message):
-    """B1, G4, N7: where, what, what is allowed."""
-    assert any(message in problem for problem in said(text)), said(text)
-
-
 def test_config_of_an_action_says_when_and_how():
     """G1: name, priority and policy go to the action that is built."""
     schedule = Schedule(

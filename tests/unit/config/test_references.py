@@ -1,5 +1,7 @@
 """N30: a value that refers to other fields: typed, with layers, escapes, circles and messages."""
 
+import re
+
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -8,46 +10,44 @@ from hypothesis import strategies as st
 from official_trainer.config import ConfigError, ExperimentConfig, dump, explain, resolve
 from official_trainer.config import optimization as opt
 from official_trainer.config.compare import changes
+from official_trainer.config.optimization import LENGTHS
 from official_trainer.config.reading import plain
+from official_trainer.config.reference_text import escaped, refers, unescaped
 from tests.support.config.sample import Model, model, problems, resolved
 
 COSINE = "trainer.optimizer_config.learning_rate.cosine"
 
 
-@pytest.mark.parametrize(
-    ("override", "field", "expected"),
-    [
-        ("integer=${trainer.train_steps}", "integer", 100),
-        ("number=${trainer.train_steps}", "number", 100.0),
-        ("truth=${trainer.async_checkpoint}", "truth", True),
-        ("text=${task.model.word}", "text", "adam"),
-        ("text=run_${trainer.train_steps}_${task.model.share}", "text", "run_100_0.1"),
-        ("text=${trainer.train_steps}", "text", "100"),
-        ("text=${task.model.word} $${x}", "text", "adam ${x}"),
-        ("word=${trainer.best_checkpoint_metric_comp}x", "word", None),
-        ("maybe_integer=${task.model.integer}", "maybe_integer", 3),
-        ("maybe_text=${task.model.maybe_integer}", "maybe_text", None),
-        ("flag_or_text=${task.model.truth}", "flag_or_text", False),
-        ("many=${task.model.integer}", "many", 3),
-        ("filters=${task.model.window}", "filters", None),
-        ("filters=['${task.model.integer}', 7]", "filters", (3, 7)),
-        ("filters+=${task.model.integer}", "filters", (32, 64, 3)),
-        ("nested=['${task.model.filters}']", "nested", ((32, 64),)),
-        ("plain_list=${task.model.filters}", "plain_list", (32.0, 64.0)),
-        ("weights={a: '${task.model.share}'}", "weights", {"a": 0.1}),
-        ("anything=${task.model.number}", "anything", 0.5),
-        ("anything='${task.model.text}'", "anything", "abc"),
-        ("integer=${task.model.filters[-1]}", "integer", 64),
-        ("integer=${task.model.blocks[0].x}", "integer", 1),
-        ("shape.type=${task.model.text}", "shape", None),
-    ],
-)
-def test_values_are_of_the_type_of_their_field(override, field, expected):
-    """N30: read as that text would be, in each kind of field."""
-    if expected is None and field != "maybe_text":
-        assert problems(f"task.model.{override}")
-    else:
-        assert getattr(model(f"task.model.{override}"), field) == expected
+VALUES = [
+    ("integer=${trainer.train_steps}", 100),
+    ("number=${trainer.train_steps}", 100.0),
+    ("truth=${trainer.async_checkpoint}", True),
+    ("text=${task.model.word}", "adam"),
+    ("text=run_${trainer.train_steps}_${task.model.share}", "run_100_0.1"),
+    ("text=${trainer.train_steps}", "100"),
+    ("text=${task.model.word} $${x}", "adam ${x}"),
+    ("maybe_integer=${task.model.integer}", 3),
+    ("maybe_text=${task.model.maybe_integer}", None),
+    ("flag_or_text=${task.model.truth}", False),
+    ("many=${ task.model.integer }", 3),
+    ("filters=['${task.model.integer}', 7]", (3, 7)),
+    ("filters+=${task.model.integer}", (32, 64, 3)),
+    ("nested=['${task.model.filters}']", ((32, 64),)),
+    ("plain_list=${task.model.filters}", (32.0, 64.0)),
+    ("weights={a: '${task.model.share}'}", {"a": 0.1}),
+    ("anything=${task.model.number}", 0.5),
+    ("anything='${task.model.text}'", "abc"),
+    ("integer=${task.model.filters[-1]}", 64),
+    ("integer=${task.model.filters.0}", 32),
+    ("integer=${task.model.blocks[0].x}", 1),
+]
+
+
+def test_values_are_of_the_type_of_their_field():
+    """N30: read as that text would be, in each type of field; `messages.yaml` has what is refused."""
+    for override, expected in VALUES:
+        field = re.match(r"\w+", override)[0]
+        assert getattr(model(f"task.model.{override}"), field) == expected, override
 
 
 def test_a_one_of_by_a_word_elsewhere():
@@ -81,44 +81,6 @@ def test_a_python_value_is_a_text():
     assert "text: '$${trainer.train_steps}'  # experiment\n" in dump(result, origins=True)
 
 
-# Circles.
-
-
-def test_a_circle_is_named_whole(write):
-    """N30: every field of it with file and line, and what only leads into it is not blamed."""
-    file = write(
-        """\
-        trainer:
-          train_steps: ${trainer.summary_interval}
-          summary_interval: ${trainer.validation_interval}
-          validation_interval: ${trainer.train_steps}
-          checkpoint_interval: ${trainer.train_steps}
-        """
-    )
-    assert problems(config_files=[file]) == [
-        "a.yaml:2: trainer.train_steps: fields refer to each other in a circle: "
-        "trainer.train_steps = ${trainer.summary_interval} (a.yaml:2), "
-        "trainer.summary_interval = ${trainer.validation_interval} (a.yaml:3), "
-        "trainer.validation_interval = ${trainer.train_steps} (a.yaml:4); write one of them as a value"
-    ]
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "trainer.train_steps=${trainer.train_steps}",
-        "task.model.filters=['${task.model.filters[0]}']",
-        "task.model.filters=['${task.model.filters}']",
-        "task.model.shape=${task.model.shape.type}",
-        "task.model.weights={a: '${task.model.weights.a}'}",
-    ],
-)
-def test_the_smallest_circle(override):
-    """N30: a value that refers to itself."""
-    (message,) = problems(override)
-    assert "fields refer to each other in a circle" in message
-
-
 def test_a_long_chain():
     """N30, N34: refused before Python's own limit."""
     weights = ", ".join(f"w{i}: '${{task.model.weights.w{i + 1}}}'" for i in range(100))
@@ -131,104 +93,6 @@ def test_too_many():
     items = ", ".join(["'${task.model.integer}'"] * 1001)
     (message,) = problems(f"task.model.filters=[{items}]")
     assert "task.model.filters[1000]: is one more than the 1000 references that are allowed; write the value" in message
-
-
-# Messages.
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (
-            ["trainer.train_steps=${trainer.train_step}"],
-            "--set: trainer.train_steps: refers to trainer.train_step, and there is no such field; "
-            "did you mean '${trainer.train_steps}'?",
-        ),
-        (
-            ["task.model.text=${HOME}"],
-            "--set: task.model.text: refers to HOME, and there is no such field; write $${HOME} for the text itself",
-        ),
-        (
-            ["task.model.integer=${num_gpus}"],
-            "--set: task.model.integer: refers to num_gpus, and there is no such field; "
-            "num_gpus exists at runtime.num_gpus",
-        ),
-        (
-            ["task.model.integer=${task.model.filters[2]}"],
-            "--set: task.model.integer: refers to task.model.filters[2], and there is no such field; allowed: 0 to 1",
-        ),
-        (
-            ["task.model.integer=${task.model}"],
-            "--set: task.model.integer: refers to task.model, which is a section; refer to a field of it",
-        ),
-        (
-            ["task.model.integer=${task.model.shape.square.width}", "task.model.shape=round"],
-            "--set: task.model.integer: refers to task.model.shape.square.width, which is not in force: "
-            "task.model.shape.type is 'round'; refer to another field",
-        ),
-        (
-            ["task.model.integer=${trainer.train_steps / 8}"],
-            "--set: task.model.integer: has 'trainer.train_steps / 8' in a reference, which is no path of a field; "
-            "a reference is ${PATH}, and nothing is computed in it",
-        ),
-        (
-            ["task.model.integer=${task.model.number}"],
-            "--set: task.model.integer: must be an integer, got 0.5 from ${task.model.number}",
-        ),
-        (
-            ["task.model.bounded=${trainer.train_steps}"],
-            "--set: task.model.bounded: must be between -1 and 5, got 100 from ${trainer.train_steps}",
-        ),
-        (
-            ["task.model.integer=${task.model.text}"],
-            "--set: task.model.integer: must be an integer, got 'abc' from ${task.model.text}",
-        ),
-        (
-            ["task.model.integer=${task.model.maybe_integer}"],
-            "--set: task.model.integer: must be an integer, got null from ${task.model.maybe_integer}",
-        ),
-        (
-            ["task.model.integer=1${task.model.level}"],
-            "--set: task.model.integer: must be an integer, got '11' from 1${task.model.level}",
-        ),
-        (
-            ["task.model.text=a${task.model.filters}"],
-            "--set: task.model.text: puts (32, 64) into a text; only numbers and texts can be put there",
-        ),
-        (
-            ["task.model.integer=${task.model.integer"],
-            "--set: task.model.integer: has a '${' without its '}'; close it, or write $${ for these characters",
-        ),
-        (
-            ["task.model.maybe_section=${task.model.integer}"],
-            "--set: task.model.maybe_section: must be a section (Block), got '${task.model.integer}'",
-        ),
-        (
-            ["trainer.actions=[{type: '${task.model.text}'}]"],
-            "--set: trainer.actions[0].type: decides which fields there are, so it cannot refer to one; write the word",
-        ),
-        (
-            ["task.model.filters=${task.model.filters}", "task.model.filters[0]=3"],
-            "--set: task.model.filters: is ${task.model.filters} of --set, so that no part of it can be changed; "
-            "set it as a whole",
-        ),
-        (
-            ["task.model.filters=[${task.model.integer}]"],
-            "--set: cannot be read as YAML: did not find expected ',' or ']'; "
-            "inside brackets, write a reference in quotes",
-        ),
-    ],
-)
-def test_messages(overrides, said):
-    """N30, N7: place, what is wrong, the nearest field, the fix."""
-    assert problems(*overrides)[0] == said
-
-
-def test_a_mistake_is_reported_once(write):
-    """N30: not again for each field that refers to the wrong one."""
-    assert (
-        len(problems("task.model.integer=${nowhere}", "task.model.bounded=${task.model.integer}", "trainer.x=1")) == 2
-    )
 
 
 # Where values come from.
@@ -296,16 +160,13 @@ def following(*sets, schedule="cosine", **fields):
     return resolve(config, sets=sets)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "length"),
-    [("cosine", "decay_steps"), ("polynomial", "decay_steps"), ("power_linear", "total_decay_steps")],
-)
-def test_a_schedule_ends_with_training(schedule, length):
+def test_a_schedule_ends_with_training():
     """N31: unless its length is set."""
-    for sets, expected in ([], 500), (["offset=20"], 480), ([f"{length}=30"], 30), ([f"{length}=null"], 500):
-        branch = f"trainer.optimizer_config.learning_rate.{schedule}"
-        found = following("trainer.train_steps=500", *(f"{branch}.{each}" for each in sets), schedule=schedule)
-        assert getattr(found.config.trainer.optimizer_config.learning_rate.get(), length) == expected
+    for schedule, length in LENGTHS.items():
+        for item, expected in (("offset=0", 500), ("offset=20", 480), (f"{length}=30", 30), (f"{length}=null", 500)):
+            branch = f"trainer.optimizer_config.learning_rate.{schedule}"
+            found = following("trainer.train_steps=500", f"{branch}.{item}", schedule=schedule)
+            assert getattr(found.config.trainer.optimizer_config.learning_rate.get(), length) == expected
 
 
 def test_what_follows_is_explained_and_written():
@@ -361,21 +222,27 @@ def test_a_section_alone_does_not_follow():
 
 # All kinds of references.
 
-_FIELDS = ["task.model.integer", "task.model.number", "task.model.weights.a", "task.model.maybe_integer"]
+_FIELDS = ["integer", "number", "weights.a", "maybe_integer"]
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_resolving_again_changes_nothing(data):
     """N30: a dump of what was resolved, over the same experiment, is the same; so is any order of the overrides."""
-    numbers = [data.draw(st.integers(1, 10**4)) for _ in _FIELDS]
-    sets = []
-    for i, (path, number) in enumerate(zip(_FIELDS, numbers, strict=True)):
+    sets = ["truth=true"]
+    for i, path in enumerate(_FIELDS):
         earlier = data.draw(st.sampled_from([None, *_FIELDS[:i]]))
-        sets.append(f"{path}={number}" if earlier is None else f"{path}=${{{earlier}}}")
-    sets.append("task.model.truth=true")
-    result = resolved(*sets)
-    assert resolved(*data.draw(st.permutations(sets))).config == result.config
-    again = resolved(params_overrides=[dump(result)])
+        sets.append(f"{path}={data.draw(st.integers(1, 10**4)) if earlier is None else f'${{{earlier}}}'}")
+    result = resolve(Model(), sets=sets)
+    assert resolve(Model(), sets=data.draw(st.permutations(sets))).config == result.config
+    again = resolve(Model(), params_overrides=[dump(result)])
     assert again.config == result.config
     assert not again.trail.references
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="${}a"))
+def test_an_escaped_text_is_that_text(text):
+    """N30: whatever it is, it then refers to nothing and gives itself back."""
+    assert not refers(escaped(text))
+    assert unescaped(escaped(text)) == text
