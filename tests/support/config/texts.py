@@ -8,28 +8,9 @@ INTEGERS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False)
 
 
-TEXTS = st.text(max_size=10) | st.sampled_from(
-    [
-        "1e5",
-        "off",
-        "null",
-        "~",
-        "",
-        " a",
-        "a ",
-        "#",
-        "- a",
-        "a: b",
-        "'",
-        '"',
-        "2020-01-01",
-        "010",
-        "1_0",
-        ".5",
-        "=",
-        "<<",
-    ]
-)
+_NUMBERS = ["1e5", "2020-01-01", "010", "1_0", ".5"]
+_WORDS = ["off", "null", "~", "", " a", "a ", "#", "- a", "a: b", "'", '"', "=", "<<"]
+TEXTS = st.text(max_size=10) | st.sampled_from([*_NUMBERS, *_WORDS])
 
 
 FREE = st.recursive(

@@ -6,7 +6,7 @@ import pytest
 
 from official_trainer.config import ConfigError, dump, limits, resolve
 from tests.support.bounded import bounded
-from tests.support.config.sample import Model, base
+from tests.support.config.sample import base
 
 FREE = "task: {{model: {{free: {}}}}}"
 ANY = "task: {{model: {{anything: {}}}}}"
@@ -15,7 +15,6 @@ LARGE = (
     "here the configuration exceeds 50000 values, those that aliases repeat included; put large tables into files of"
 )
 TEXT = "task.model.text="
-TEMPLATE = "trainer.actions=[{{type: checkpoint, template: '{}'}}]"
 
 
 def _said(layers):
@@ -58,10 +57,6 @@ FILES = {
         lambda: _files(_several("x-0: &a0 {k: 1}", "x-{at}: &a{at} {{<<: *a{before}, k{at}: *a{before}}}", 40)),
         f"0.yaml:14: {LARGE}",
     ),
-    "merge keys of merge keys": (
-        lambda: _files(_several("x-0: &a0 {k: 1}", "x-{at}: &a{at} {{<<: *a{before}, k{at}: 1}}", 5000)),
-        f"0.yaml:158: {LARGE}",
-    ),
     "a long text again and again": (
         lambda: _files(f"x-a: &a {'a ' * 300_000}\n{ANY.format('[' + '*a, ' * 100 + ']')}"),
         f"0.yaml:2: {LARGE}",
@@ -70,10 +65,8 @@ FILES = {
         lambda: _files(_several("x-0: &a0 [1]", "x-{at}: &a{at} [*a{before}]", 200)),
         "[0][0]: is nested more than 64 levels deep; write fewer levels",
     ),
-    "500 brackets": (lambda: _files(ANY.format("[" * 500 + "]" * 500)), f"0.yaml:1: {DEEP}"),
     "100,000 brackets": (lambda: _files(ANY.format("[" * 100_000)), f"0.yaml:1: {DEEP}"),
     "100,000 sections": (lambda: _files(ANY.format("{a: " * 100_000)), f"0.yaml:1: {DEEP}"),
-    "100,000 dashes": (lambda: _files("- " * 100_000), f"0.yaml:1: {DEEP}"),
     "JSON": (lambda: _files('{"a": ' * 100_000, suffix=".json"), f"0.json:1: {DEEP}"),
     "a path of 400 names": (
         lambda: _files(f"task.model.free{'.a' * 400}: 1"),
@@ -83,10 +76,6 @@ FILES = {
         lambda: _files(*(f"base: {number + 1}.yaml" for number in range(400)), ""),
         "99.yaml:1: '100.yaml' is one more than the 100 configuration files that may be read; put some of",
     ),
-    "a diamond of files": (
-        lambda: _files(*(f"base: [{number + 1}.yaml, {number + 1}.yaml]" for number in range(25)), ""),
-        "is one more than the 100 configuration files that may be read; put some of them into one",
-    ),
     "a file a thousand times": (
         lambda: _files(f"base: [{'1.yaml, ' * 40_000}]", ""),
         "0.yaml:1: '1.yaml' is one more than the 100 configuration files",
@@ -95,16 +84,11 @@ FILES = {
         _fifo,
         "cannot read configuration file '0.yaml': it is a pipe or a device; write its content into a file",
     ),
-    "a device": (lambda: ["/dev/zero"], "'/dev/zero': it is a pipe or a device; write its content into a file"),
     "a base that is a device": (
         lambda: _files("base: /dev/zero"),
         "0.yaml:1: cannot read configuration file '/dev/zero': it is a pipe or a device",
     ),
     "NUL": (lambda: ["a\0b.yaml"], r"cannot read configuration file 'a\x00b.yaml': no file can have this name"),
-    "NUL in a base": (
-        lambda: _files(r'base: "a\0b.yaml"'),
-        r"0.yaml:1: cannot read configuration file 'a\x00b.yaml': no",
-    ),
     "half a character": (
         lambda: ["\ud800.yaml"],
         r"cannot read configuration file '\ud800.yaml': no file can have this",
@@ -114,7 +98,6 @@ FILES = {
         lambda: _files("#" * limits.MAX_BYTES + "\n"),
         "cannot read configuration file '0.yaml': it has more than 33554432 bytes, which is the limit",
     ),
-    "no character": (lambda: _files(r'task: {model: {text: "\U00110000"}}'), "found invalid Unicode character escape"),
     "unknown fields": (lambda: _files("".join(f"a{n}: 1\n" for n in range(5_000))), "0.yaml:1: a0: unknown field"),
     "a field again and again": (lambda: _files("a: 1\n" * 20_000), "0.yaml:2: 'a' appears twice in one section"),
     "a long value": (
@@ -154,11 +137,9 @@ OVERRIDES = {
         "free.a: is any value, which has no part 'a'",
     ),
     "empty lines in a value": ([TEXT + "a" + "\n" * 300_000 + "b"], ""),
-    "empty lines": (["\n" * 300_000 + "="], "--params_override: expected path=value, got '='"),
     "empty lines of spaces": (["\n \t" * 100_000 + "#"], "--params_override: expected path=value, got '#'"),
     "comments": (["#\n" * 200_000 + "a"], "--params_override: expected path=value, got '#'"),
     "commas": ([TEXT + " , " * 30_000 + "b"], ""),
-    "commas and quotes": ([TEXT + ",'" * 30_000 + "b"], ""),
     "commas in quotes": ([TEXT + ',"a,".' * 20_000 + "b"], ""),
     "no character": ([TEXT + r'"\U00110000"'], "found invalid Unicode character escape"),
     "half a character": ([TEXT + r'"\uD83D"'], "found invalid Unicode character escape"),
@@ -218,57 +199,19 @@ def test_what_is_just_allowed(tmp_path, monkeypatch, name):
     assert bounded(lambda: _said({"config_files": HEAVY[name]()})) == ""
 
 
-VALUES = {
-    "trainer.train_steps=1"
-    + "0" * 30: "trainer.train_steps: must be an integer between -9223372036854775808 and 9223372036",
-    "task.train_data.global_batch_size=1"
-    + "0" * 20: "global_batch_size: must be an integer between -9223372036854775808",
-    "task.model.free={'a\udce9': 1}": "must be text that UTF-8 can hold, which character 20 is not",
-    TEMPLATE.format(
-        "{step:4000000000d}"
-    ): "cannot hold {step:4000000000d}: more than the 255 characters that the name of a",
-    TEMPLATE.format("{loss:.2000000000f}"): "cannot hold {loss:.2000000000f}: more than the 255 characters",
-    TEMPLATE.format(
-        "a" * 250 + "{step:08d}"
-    ): "template: produces names of up to 269 bytes, and a folder's has at most 255",
+TEMPLATES = {
+    "{step:4000000000d}": "cannot hold {step:4000000000d}: more than the 255 characters that the name of a",
+    "{loss:.2000000000f}": "cannot hold {loss:.2000000000f}: more than the 255 characters",
+    "a" * 250 + "{step:08d}": "template: produces names of up to 269 bytes, and a folder's has at most 255",
 }
 
 
-@pytest.mark.parametrize("text", VALUES)
-def test_values_that_no_run_could_use(tmp_path, monkeypatch, text):
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_names_that_no_run_could_use(tmp_path, monkeypatch, template):
     """N34: they are refused before training, not when they are first written."""
     monkeypatch.chdir(tmp_path)
-    assert VALUES[text] in bounded(_said, {"sets": [text]})
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (Model(integer=10**30), "experiment x: task.model.integer: must be between -9223372036854775808 and 92233"),
-        (
-            Model(integer=10**5000),
-            "must be between -9223372036854775808 and 9223372036854775807, got an integer of 16610",
-        ),
-        (
-            Model(integer=1e300),
-            "task.model.integer: must be between -9223372036854775808 and 9223372036854775807, got 1e",
-        ),
-        (
-            Model(text="a\ud800"),
-            "task.model.text: must be text that UTF-8 can hold, which character 2 is not, got 'a\\ud8",
-        ),
-        (
-            Model(weights={"\udce9": 1}),
-            "must be text that UTF-8 can hold, which character 1 is not; write it as UTF-8",
-        ),
-        (Model(anything=[{"a": (2**63,)}]), "task.model.anything[0].a[0]: must be between -9223372036854775808 and"),
-    ],
-)
-def test_values_of_python_that_no_file_can_hold(model, said):
-    """N34: the experiment's own values too."""
-    with pytest.raises(ConfigError) as refused:
-        resolve(base(model), experiment="x")
-    assert said in refused.value.problems[0].message
+    item = f"trainer.actions=[{{type: checkpoint, template: '{template}'}}]"
+    assert TEMPLATES[template] in bounded(_said, {"sets": [item]})
 
 
 def test_the_place_of_a_text_with_control_characters_is_still_marked(write):
