@@ -15,7 +15,7 @@ from tests.support.cases import cases
 from tests.support.config import rates
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(rates.configs())
 def test_what_is_said_is_true(drawn):
     """N31: for schedules and warm-ups of all kinds, by Model Garden's rate of every step."""
@@ -50,7 +50,7 @@ DESCRIBED = [
 ]
 
 
-@pytest.mark.parametrize("name", cases([*DESCRIBED, ""], "resnet_imagenet", "dlrm_criteo", "maskrcnn_resnetfpn_coco"))
+@pytest.mark.parametrize("name", cases([*DESCRIBED, ""], "resnet_imagenet"))
 def test_nothing_is_said_of_model_gardens_experiments(name):
     """N31: their schedules are meant as they are; in full, of each that can be loaded."""
     for each in [name] if name else index.entries():

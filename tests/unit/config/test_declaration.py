@@ -57,18 +57,15 @@ def test_resolving_leaves_the_factory_s_object_alone():
     assert start == before
 
 
-@pytest.mark.parametrize(
-    ("limit", "good", "bad", "said"),
-    [
+def test_ranges():
+    for limit, good, bad, said in (
         (Between(0, 1), (0, 0.5, 1), (-0.1, 1.1, float("nan")), "must be between 0 and 1"),
         (Between(1), (1, 5), (0,), "must be at least 1"),
         (Between(None, 2), (2, -9), (3,), "must be at most 2"),
         (Above(0), (0.1,), (0, -1), "must be greater than 0"),
-    ],
-)
-def test_ranges(limit, good, bad, said):
-    assert [limit.problem(value) for value in good] == [None] * len(good)
-    assert [limit.problem(value) for value in bad] == [said] * len(bad)
+    ):
+        assert [limit.problem(value) for value in good] == [None] * len(good)
+        assert [limit.problem(value) for value in bad] == [said] * len(bad)
 
 
 def test_docs_end_with_their_block():

@@ -53,47 +53,42 @@ def test_long_meanings_are_wrapped_under_themselves():
     assert any(re.match(r"  distribution_strategy +auto +`auto` uses", line) for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
-        ("task.model.word", "task.model.word: 'adam', 'sgd' or 'off'"),
-        ("task.model.scale", "task.model.scale: 'dynamic', a number greater than 0 or null"),
-        ("task.model.filters", "  value    [32, 64]"),
-        ("task.model.filters[-1]", "task.model.filters[1]"),
-        ("task.model.weights.a", "  value    1.0"),
-        ("task.model.blocks[0].x", "task.model.blocks[0].x: an integer"),
-        ("trainer.train_steps", "  set by   experiment sample"),
-        ("trainer", "trainer: TrainerConfig"),
-        ("trainer.optimizer_config", "  optimizer      none  Which optimizer updates the weights."),
-        ("task.model.truth", "  a truth value, or not."),
-        ("task.model.named", "task.model.named: a mapping to sections (Block)"),
-        ("trainer.optimizer_config.ema", "  value    null"),
-    ],
-)
-def test_lines(path, line):
-    assert line in explain(resolved(model=Model(weights={"a": 1.0})), path).splitlines()
+LINES = {
+    "task.model.word": "task.model.word: 'adam', 'sgd' or 'off'",
+    "task.model.filters": "  value    [32, 64]",
+    "task.model.filters[-1]": "task.model.filters[1]",
+    "task.model.weights.a": "  value    1.0",
+    "task.model.blocks[0].x": "task.model.blocks[0].x: an integer",
+    "trainer.train_steps": "  set by   experiment sample",
+    "trainer": "trainer: TrainerConfig",
+    "trainer.optimizer_config": "  optimizer      none  Which optimizer updates the weights.",
+    "task.model.truth": "  a truth value, or not.",
+    "task.model.named": "task.model.named: a mapping to sections (Block)",
+}
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("trainer.train_step", "trainer.train_step: unknown field of TrainerConfig; did you mean 'train_steps'?"),
-        ("num_gpus", "num_gpus: unknown field; num_gpus exists at runtime.num_gpus"),
-        ("task.model.filters[7]", "there is no such item; allowed: 0 to 1"),
-        ("trainer.train_steps.x", "trainer.train_steps is 100, which has no fields"),
-        ("task.model.zzzzzz", "unknown field of Model; allowed: integer, number, truth, text"),
-        ("not a path", "unknown field; allowed: task, trainer, runtime"),
-    ],
-)
-def test_unknown_paths(path, said):
+def test_lines():
+    """N8: of values, items, entries and sections."""
+    result = resolved(model=Model(weights={"a": 1.0}))
+    for path, line in LINES.items():
+        assert line in explain(result, path).splitlines(), path
+
+
+UNKNOWN = {
+    "trainer.train_step": "trainer.train_step: unknown field of TrainerConfig; did you mean 'train_steps'?",
+    "task.model.filters[7]": "there is no such item; allowed: 0 to 1",
+    "trainer.train_steps.x": "trainer.train_steps is 100, which has no fields",
+    "task.model.zzzzzz": "unknown field of Model; allowed: integer, number, truth, text",
+    "not a path": "unknown field; allowed: task, trainer, runtime",
+}
+
+
+def test_unknown_paths():
     """N7, N8: the nearest match, as for any other unknown field."""
-    with pytest.raises(ConfigError) as refused:
-        explain(resolved(), path)
-    assert said in str(refused.value)
-
-
-def listed(*sets, **model):
-    return {setting.path: setting for setting in settings(resolved(*sets, model=Model(**model)).config)}
+    for path, said in UNKNOWN.items():
+        with pytest.raises(ConfigError) as refused:
+            explain(resolved(), path)
+        assert said in str(refused.value)
 
 
 def test_settings_are_all_fields_that_are_written():
@@ -114,29 +109,22 @@ def test_a_setting_can_be_given_as_it_stands():
     assert resolved("task.model.shape=square", "task.model.named.a.x=2", *again).config == before.config
 
 
-@pytest.mark.parametrize(
-    ("path", "section", "value", "kind"),
-    [
-        ("trainer.train_steps", "trainer", "100", "an integer at least 0"),
-        ("task.model.truth", "task.model", "false", "true or false"),
-        ("task.model.word", "task.model", "adam", "'adam', 'sgd' or 'off'"),
-        ("task.model.level", "task.model", "1", "1, 2 or 3"),
-        ("task.model.scale", "task.model", "null", "'dynamic', a number greater than 0 or null"),
-        ("task.model.maybe_integer", "task.model", "null", "an integer or null"),
-        ("task.model.shape", "task.model", "null", "'round' or 'square'"),
-        ("task.model.maybe_section", "task.model", "null", "a section (Block) or null; the section has x, names"),
-        ("task.model.blocks[0].x", "task.model.blocks[0]", "1", "an integer"),
-        ("task.model.named.a.x", "task.model.named.a", "2", "an integer"),
-    ],
-)
-def test_a_setting(path, section, value, kind):
-    """G16: value, and type in words."""
-    found = listed("task.model.named.a.x=2")[path]
-    assert (found.section, found.value, found.kind) == (section, value, kind)
+SETTINGS = [
+    ("trainer.train_steps", "trainer", "100", "an integer at least 0"),
+    ("task.model.truth", "task.model", "false", "true or false"),
+    ("task.model.level", "task.model", "1", "1, 2 or 3"),
+    ("task.model.scale", "task.model", "null", "'dynamic', a number greater than 0 or null"),
+    ("task.model.shape", "task.model", "null", "'round' or 'square'"),
+    ("task.model.maybe_section", "task.model", "null", "a section (Block) or null; the section has x, names"),
+    ("task.model.blocks[0].x", "task.model.blocks[0]", "1", "an integer"),
+    ("task.model.named.a.x", "task.model.named.a", "2", "an integer"),
+]
 
 
-def test_the_meaning_of_a_setting():
-    found = listed()
-    assert found["task.model.truth"].meaning == "a truth value, or not."
-    assert found["task.model.integer"].meaning == "an integer."
-    assert found["task.model.text"].meaning == ""
+def test_a_setting():
+    """G16: value, type in words, meaning."""
+    found = {setting.path: setting for setting in settings(resolved("task.model.named.a.x=2").config)}
+    for path, section, value, kind in SETTINGS:
+        assert (found[path].section, found[path].value, found[path].kind) == (section, value, kind)
+    meanings = {name: found[f"task.model.{name}"].meaning for name in ("truth", "integer", "text")}
+    assert meanings == {"truth": "a truth value, or not.", "integer": "an integer.", "text": ""}

@@ -38,24 +38,23 @@ def test_a_flag_that_is_not_given_changes_nothing(write):
     assert resolved(config_files=[file], flags=[("--num_gpus", "runtime.num_gpus", "0")]).config.runtime.num_gpus == 0
 
 
-@pytest.mark.parametrize(
-    ("path", "origin"),
-    [
-        ("trainer.train_steps", "experiment sample"),
-        ("task.train_data.global_batch_size", "experiment sample"),
-        ("task.validation_data.global_batch_size", "class default"),
-        ("task.model.filters", "class default"),
-        ("task.model.filters[0]", "class default"),
-        ("task.model.blocks[0].x", "class default"),
-        ("task.model.integer", "a.yaml:4:14"),
-        ("task.model.weights.a", "--set, column 24"),
-        ("trainer.optimizer_config.optimizer.adam.beta_1", "class default"),
-    ],
-)
-def test_every_leaf_has_an_origin(write, path, origin):
+ORIGINS = {
+    "trainer.train_steps": "experiment sample",
+    "task.train_data.global_batch_size": "experiment sample",
+    "task.validation_data.global_batch_size": "class default",
+    "task.model.filters": "class default",
+    "task.model.filters[0]": "class default",
+    "task.model.blocks[0].x": "class default",
+    "task.model.integer": "a.yaml:4:14",
+    "task.model.weights.a": "--set, column 24",
+    "trainer.optimizer_config.optimizer.adam.beta_1": "class default",
+}
+
+
+def test_every_leaf_has_an_origin(write):
     """N8: class, experiment, file with line and column, or flag with column."""
-    file = write("task:\n  # why\n  model:\n    integer: 4\n")
-    assert str(resolved("task.model.weights={a: 1}", config_files=[file]).origin(path)) == origin
+    result = resolved("task.model.weights={a: 1}", config_files=[write("task:\n  # why\n  model:\n    integer: 4\n")])
+    assert {path: str(result.origin(path)) for path in ORIGINS} == ORIGINS
 
 
 def test_an_experiment_that_repeats_the_default_set_nothing():
@@ -104,18 +103,13 @@ def test_files_that_include_each_other(write):
     ]
 
 
-def test_base_must_name_files(write):
-    file = write("base: {a: b}\n")
-    assert problems(config_files=[file]) == ["a.yaml:1: base: must be a file or a list of files"]
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "{}\n"])
-def test_an_empty_file_changes_nothing(write, text):
+def test_an_empty_file_changes_nothing(write):
     """N7: a warning names it, as one that was cut off looks the same, but for `{}`, which says so."""
-    found = resolved(config_files=[write(text)])
-    assert found.config == resolved().config
-    said = "a.yaml: sets nothing: it is empty, or holds only comments"
-    assert [str(each) for each in found.warnings] == ([] if text == "{}\n" else [said])
+    for text in ("", "# nothing\n", "---\n", "{}\n"):
+        found = resolved(config_files=[write(text)])
+        assert found.config == resolved().config
+        said = "a.yaml: sets nothing: it is empty, or holds only comments"
+        assert list(map(str, found.warnings)) == ([] if text == "{}\n" else [said])
 
 
 def test_a_byte_order_mark_and_tabs_in_json_are_read(write):

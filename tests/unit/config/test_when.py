@@ -1,5 +1,6 @@
 """When something is due: tables of steps, and that restarts and windows change none of them."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -56,12 +57,12 @@ def due_steps(when, end, *, stops=(), ends_known=True):
     return found
 
 
-@pytest.mark.parametrize(("when", "end", "steps"), STEPS, ids=[str(when) for when, _, _ in STEPS])
-def test_due_at_these_steps(when, end, steps):
+def test_due_at_these_steps():
     """G2, G3, G4, B1: the same steps whether asked step by step or only where a window ends."""
-    assert due_steps(when, end) == steps
-    assert due_steps(when, end, stops=range(1, end)) == steps
-    assert not when.is_due(Moment(after=-1, step=0, span=Span(end_step=end)))
+    for when, end, steps in STEPS:
+        assert due_steps(when, end) == steps, when
+        assert due_steps(when, end, stops=range(1, end)) == steps, when
+        assert not when.is_due(Moment(after=-1, step=0, span=Span(end_step=end))), when
 
 
 foreseeable = st.deferred(
@@ -123,19 +124,17 @@ def test_n_times_without_a_known_end():
     assert due_steps(When(n_times=5), 1500, ends_known=False) == [128, 256, 512, 1024]
 
 
-@pytest.mark.parametrize("count", [1, 3, 7, 100])
-def test_n_times_of_a_process_are_those_of_a_run_of_its_length(count):
+@given(st.integers(1, 120), st.integers(0, 60), st.integers(1, 100), st.booleans())
+def test_n_times_of_a_process_are_those_of_a_run_of_its_length(count, step, length, is_known):
     """G17, G3: from where it began, also where the end is unknown."""
-    for end in (110, None):
-        span, whole = Span(start_step=50, end_step=end), Span(end_step=None if end is None else end - 50)
-        for step in range(60):
-            expected = When(n_times=count).next_step(step, 500, whole)
-            found = When(n_times_of_process=count).next_step(50 + step, 550, span)
-            assert found == (None if expected is None else expected + 50)
+    span, whole = Span(start_step=50, end_step=50 + length if is_known else None), Span(end_step=length)
+    whole = whole if is_known else Span()
+    expected = When(n_times=count).next_step(step, 500, whole)
+    found = When(n_times_of_process=count).next_step(50 + step, 550, span)
+    assert found == (None if expected is None else expected + 50)
 
 
-@pytest.mark.parametrize("count", [1, 3, 7, 10, 99, 100, 101])
-@pytest.mark.parametrize("end", [1, 2, 10, 97, 100])
+@given(st.integers(1, 120), st.integers(1, 100))
 def test_n_times_is_at_most_n_and_ends_with_the_run(count, end):
     """G3: spread evenly, always once at the last step."""
     steps = due_steps(When(n_times=count), end)
@@ -145,14 +144,16 @@ def test_n_times_is_at_most_n_and_ends_with_the_run(count, end):
     assert max(gaps) - min(gaps) <= 1
 
 
-@pytest.mark.parametrize(
-    ("measure_from", "since_end", "since_start", "is_due"),
-    [("end", 9.9, 50, False), ("end", 10, 50, True), ("start", 0.1, 10, True), ("start", 9.9, 9.9, False)],
-)
-def test_every_seconds_counts_from_the_end_or_the_start(measure_from, since_end, since_start, is_due):
+def test_every_seconds_counts_from_the_end_or_the_start():
     """G5: by default the action's own time does not count."""
-    moment = Moment(after=4, step=5, since_end_seconds=since_end, since_start_seconds=since_start)
-    assert When(every_seconds=10, measure_from=measure_from).is_due(moment) is is_due
+    for measure_from, since_end, since_start, is_due in (
+        (None, 9.9, 50, False),
+        ("end", 10, 50, True),
+        ("start", 0.1, 10, True),
+        ("start", 9.9, 9.9, False),
+    ):
+        moment = Moment(after=4, step=5, since_end_seconds=since_end, since_start_seconds=since_start)
+        assert When(every_seconds=10, measure_from=measure_from).is_due(moment) is is_due
 
 
 def test_events_are_due_when_they_happen():
@@ -189,33 +190,22 @@ def test_events_and_steps_can_be_combined():
     assert When(all=(When(after_eval=True), When(at_end=True))).next_step(0, 500, span) is None
 
 
-@pytest.mark.parametrize("step", [17, 50])
-def test_the_end_is_where_training_ends(step):
+def test_the_end_is_where_training_ends():
     """B1: also where nobody foresaw it."""
-    assert When(at_end=True).is_due(Moment(after=step - 1, step=step, span=Span(end_step=None), ended=True))
-    assert not When(at_end=True).is_due(Moment(after=step - 1, step=step, span=Span(end_step=None)))
+    moment = Moment(after=16, step=17)
+    assert When(at_end=True).is_due(dataclasses.replace(moment, ended=True))
+    assert not When(at_end=True).is_due(moment)
 
 
-@pytest.mark.parametrize(
-    ("when", "message"),
-    [
-        (When(every=0), "x.when.every: must be at least 1, got 0"),
-        (When(at_steps=(3, 0)), "x.when.at_steps[1]: must be at least 1, got 0"),
-        (When(first_steps_of_process=-1), "x.when.first_steps_of_process: must be at least 1, got -1"),
-        (When(exponential=ExponentialWhen(factor=1)), "x.when.exponential.factor: must be greater than 1, got 1"),
-        (
-            When(any=(When(at_end=True), When(every_seconds=0))),
-            "x.when.any[1].every_seconds: must be greater than 0, got 0",
-        ),
-        (When(not_=When(all=())), "x.when.not.all: must name at least one trigger"),
-        (When(every=3, at_end=True), "x.when.at_end: cannot be set together with every"),
-        (100, "action 'x': `when` is 100; it must be a When of official_trainer.config, such as When(every=100)"),
-    ],
-)
-def test_what_cannot_be_due_is_refused_before_the_first_step(when, message):
+def test_what_cannot_be_due_is_refused_before_the_first_step():
     """G4, B1, N7: also where no file but Python code says it."""
-    action = Action()
-    action.name, action.when = "x", when
-    with pytest.raises((ConfigError, TypeError)) as caught:
-        Schedule([action])
-    assert message in str(caught.value)
+    for when, message in (
+        (When(any=(When(at_end=True), When(every=0))), "x.when.any[1].every: must be at least 1, got 0"),
+        (When(not_=When(all=())), "x.when.not.all: must name at least one trigger"),
+        (100, "action 'x': `when` is 100; it must be a When of official_trainer.config, such as When(every=100)"),
+    ):
+        action = Action()
+        action.name, action.when = "x", when
+        with pytest.raises((ConfigError, TypeError)) as caught:
+            Schedule([action])
+        assert message in str(caught.value)
