@@ -22,7 +22,7 @@ from official_trainer.config.dump import recorded
 from official_trainer.config.errors import Origin
 from official_trainer.config.overrides import format_override
 from official_trainer.config.provenance import Resolved, Trail
-from official_trainer.config.text import flow, written_items
+from official_trainer.config.text import flow, leaves, written_items
 
 _MOST_VALUE = 40
 DEFAULT = "class default"
@@ -75,11 +75,11 @@ def sides(resolved: Resolved) -> dict[str, Side]:
     Of values from the `params.yaml` of a run, the source is what that has as a comment.
     """
     by_path = {}
-    for path, value in _leaves(_plain(resolved.config), ""):
+    for path, value in leaves(resolved.config):
         origin, reference = resolved.trail.origin(path), resolved.trail.references.get(path)
         source = origin.brief if reference is None else f"= {reference.shown} of {origin.brief}"
         source = source if (before := recorded(origin)) is None else before
-        by_path[path] = Side(value, f"experiment {resolved.experiment}" if source == "experiment" else source)
+        by_path[path] = Side(_plain(value), f"experiment {resolved.experiment}" if source == "experiment" else source)
     return by_path
 
 
@@ -105,10 +105,6 @@ def differences(before: Mapping[str, Side], after: Mapping[str, Side]) -> list[D
     return differing
 
 
-_NO_ITEM = object()
-"""In place of a field of an item that only the configuration in force has: equal to no value, also not to a default."""
-
-
 def changes(saved: Mapping[str, Any], resolved: Resolved) -> list[Difference]:
     """Returns what differs in force from a saved configuration, by path.
 
@@ -119,33 +115,40 @@ def changes(saved: Mapping[str, Any], resolved: Resolved) -> list[Difference]:
       saved: the saved configuration.
       resolved: the configuration in force.
     """
-    config, after = resolved.config, sides(resolved)
-    before = {path: Side(value) for path, value in _leaves(saved, "")}
-    for path in after.keys() - before.keys():
-        part, _ = _changed_part(saved, config, path)
-        has_other_size = part != path and isinstance(fields.at(config, fields.parse_path(part)), tuple | dict)
-        before[path] = Side(_NO_ITEM if has_other_size else _default(config, fields.parse_path(path)))
-    changed: dict[str, Difference] = {}
-    undone: dict[str, list[str]] = {}  # by the path of a one-of's type: what restores the branch that it had selected
-    for leaf in differences(before, after):
-        path, one_of = _changed_part(saved, config, leaf.path)
-        keys = fields.parse_path(path)
-        now, old = fields.at(config, keys), fields.at(saved, keys)
-        old, new = leaf.before if old is Ellipsis else old, _plain(now)
-        if one_of and path not in after and not any(field.startswith(f"{path}.") for field in after):
-            if now is not Ellipsis and not _is_same(old, new):
-                undone.setdefault(f"{one_of}.type", []).append(format_override(path, old))
-            continue
-        restored = () if old is Ellipsis or now is Ellipsis or one_of else (format_override(path, old),)
-        origin = None if now is Ellipsis else _origin(resolved.trail, now, path)
-        changed.setdefault(path, Difference(path=path, before=old, after=new, origin=origin, undo=restored))
-    for path, change in changed.items():
-        holder = fields.at(config, fields.parse_path(path)[:-1])
-        is_choice = isinstance(holder, OneOf) and path.endswith(".type")
-        if is_choice and change.before in (None, *fields.choices(type(holder))):
-            undo = (format_override(path, change.before), *undone.get(path, []))
-            changed[path] = dataclasses.replace(change, undo=undo)
-    return sorted(changed.values(), key=lambda change: change.path)
+    return sorted(_changes(saved, resolved.config, "", resolved.trail), key=lambda change: change.path)
+
+
+def _changes(old: Any, now: Any, path: str, trail: Trail) -> Iterator[Difference]:
+    """Yields what differs in a part of the configuration in force from the saved part, which is plain."""
+    if not _is_alike(old, now):
+        if not _is_same(old, new := _plain(now)):
+            undo = () if old is Ellipsis or now is Ellipsis else (format_override(path, old),)
+            origin = None if now is Ellipsis else _origin(trail, now, path)
+            yield Difference(path=path, before=old, after=new, origin=origin, undo=undo)
+        return
+    default = class_default(type(now)) if fields.is_section(now) else None
+    before: dict[Any, Any] = {**_plain(default or {}), **old} if isinstance(old, dict) else dict(enumerate(old))
+    if isinstance(now, OneOf) and before["type"] != now.type:
+        yield from _choice_changes(before, now, path, trail)
+        return
+    names = [key for key, _ in (enumerate(now) if isinstance(now, tuple) else written_items(now))]
+    gone = [] if isinstance(now, OneOf) else [key for key in before if key not in names]
+    for key in (*names, *gone):
+        part = fields.child(now, key) if key in names else Ellipsis
+        yield from _changes(before.get(key, Ellipsis), part, fields.join(path, key), trail)
+
+
+def _choice_changes(old: dict[str, Any], now: OneOf, path: str, trail: Trail) -> Iterator[Difference]:
+    """Yields that a one-of selects another branch, and what is set in that branch; the first one undoes it all."""
+    type_path, chosen = fields.join(path, "type"), old["type"]
+    undo = [format_override(type_path, chosen)] if chosen in (None, *fields.choices(type(now))) else []
+    if undo and chosen is not None:
+        back = _changes(old.get(chosen, {}), getattr(now, chosen), fields.join(path, chosen), trail)
+        undo += [override for change in back for override in change.undo]
+    yield Difference(path=type_path, before=chosen, after=now.type, origin=trail.origin(type_path), undo=tuple(undo))
+    if now.type is not None:
+        for change in _changes({}, now.get(), fields.join(path, now.type), trail):
+            yield dataclasses.replace(change, undo=())
 
 
 def text(differing: Sequence[Difference]) -> list[str]:
@@ -163,49 +166,16 @@ def text(differing: Sequence[Difference]) -> list[str]:
     return shown[1:]
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yields the path and the value of every field of plain data; a list is one field unless it holds sections."""
-    for key, part in enumerate(value) if isinstance(value, list) else value.items():
-        inner = fields.join(path, key if isinstance(key, int) else str(key))
-        if (isinstance(part, dict) and part) or (
-            isinstance(part, list) and any(isinstance(item, dict) for item in part)
-        ):
-            yield from _leaves(part, inner)
-        else:
-            yield inner, part
-
-
-def _changed_part(saved: Any, config: Any, path: str) -> tuple[str, str]:
-    """Returns the part of two configurations around `path` that changes as one, and the one-of around it that differs.
-
-    Above that part, both have the same sections, and lists and mappings of as many.
-    """
-    reached, one_of, old, now = "", "", saved, config
-    for key in fields.parse_path(path):
-        if not _is_alike(old, now):
-            break
-        if isinstance(now, OneOf) and isinstance(old, dict) and old.get("type") != now.type and not one_of:
-            one_of = reached
-        old, now, reached = fields.child(old, key), fields.child(now, key), fields.join(reached, key)
-    return reached, one_of
-
-
 def _is_alike(old: Any, now: Any) -> bool:
     """Whether a saved part and the one in force can be compared field by field."""
     if fields.is_section(now):
         is_other = isinstance(now, Component) and isinstance(old, dict) and old.get("type") != now.type
-        return old is Ellipsis or (isinstance(old, dict) and not now.IS_WHOLE and not is_other)
+        return isinstance(old, dict) and not now.IS_WHOLE and not is_other
     if not any(fields.is_section(part) for _, part in fields.children(now)):
         return False
     if isinstance(now, dict):
         return isinstance(old, dict) and old.keys() == now.keys()
     return isinstance(old, list) and len(old) == len(now)
-
-
-def _default(config: Any, keys: tuple[fields.Key, ...]) -> Any:
-    """Returns the default of a field in the class of the section that holds it, plain; Ellipsis if it has none."""
-    holder = fields.at(config, keys[:-1])
-    return _plain(fields.child(class_default(type(holder)), keys[-1])) if fields.is_section(holder) else Ellipsis
 
 
 def _origin(trail: Trail, value: Any, path: str) -> Origin:

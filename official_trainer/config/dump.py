@@ -19,7 +19,7 @@ from official_trainer.config.decode import class_default, normalised
 from official_trainer.config.errors import Origin, source_lines
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.reading import MARK
-from official_trainer.config.text import flow, one_line, quoted, written_items
+from official_trainer.config.text import flow, is_block, leaves, one_line, quoted, written_items
 from official_trainer.config.written import comment as comment_of
 from official_trainer.shown import shorten
 
@@ -91,7 +91,8 @@ def flat(config: Config) -> dict[str, Any]:
       >>> values["init_checkpoint_allow_missing"], values["train_data.global_batch_size"]
       ("['head/*']", 32)
     """
-    return dict(_values(config, ""))
+    values = ((path, value) for path, value in leaves(config) if value != {} and not fields.is_section(value))
+    return {path: flow(value) if isinstance(value, tuple) else value for path, value in values}
 
 
 def digest(config: Config) -> str:
@@ -99,15 +100,6 @@ def digest(config: Config) -> str:
     plain = normalised(config)[0].as_dict()
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for key, part in enumerate(value) if isinstance(value, tuple) else written_items(value):
-        inner = fields.join(path, key)
-        if fields.is_section(part) or isinstance(part, dict) or _is_block(part):
-            yield from _values(part, inner)
-        else:
-            yield inner, flow(part) if isinstance(part, tuple) else part
 
 
 def _lines(value: Any, path: str, comment: Comment, shared: bool) -> Iterator[str]:
@@ -118,7 +110,7 @@ def _lines(value: Any, path: str, comment: Comment, shared: bool) -> Iterator[st
         if is_only_ours and key in value.OURS and getattr(class_default(type(value)), key) == part:
             continue
         mark = MARK if is_only_ours else ""
-        if not _is_block(part):
+        if not is_block(part):
             yield f"{mark}{quoted(key)}: {flow(part)}{comment(inner)}"
             continue
         is_list = isinstance(part, tuple)
@@ -129,7 +121,7 @@ def _lines(value: Any, path: str, comment: Comment, shared: bool) -> Iterator[st
 def _items(items: tuple[Any, ...], path: str, comment: Comment, shared: bool) -> Iterator[str]:
     for i, item in enumerate(items):
         inner = fields.join(path, i)
-        if isinstance(item, tuple) or not _is_block(item):
+        if isinstance(item, tuple) or not is_block(item):
             yield f"- {flow(item)}{comment(inner)}"
             continue
         for number, line in enumerate(_lines(item, inner, comment, shared)):
@@ -139,12 +131,3 @@ def _items(items: tuple[Any, ...], path: str, comment: Comment, shared: bool) ->
 def _plain(value: Any) -> Any:
     """Returns a section of Model Garden's own as a mapping, and all else as it is."""
     return value if fields.is_section(value) or not hasattr(value, "as_dict") else value.as_dict()
-
-
-def _is_block(value: Any) -> bool:
-    """Whether a value is written over several lines: it has fields, or items that have."""
-    if isinstance(value, tuple):
-        return any(fields.is_section(item) or isinstance(item, dict) for item in value)
-    return (
-        next(written_items(value), None) is not None if fields.is_section(value) or isinstance(value, dict) else False
-    )

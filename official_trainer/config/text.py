@@ -55,6 +55,24 @@ def written_items(value: Any) -> Iterator[tuple[str, Any]]:
             yield str(key), part
 
 
+def is_block(value: Any) -> bool:
+    """Whether a value is written over several lines: it has fields, or items that have."""
+    if isinstance(value, tuple | list):
+        return any(fields.is_section(item) or isinstance(item, dict) for item in value)
+    has_fields = fields.is_section(value) or isinstance(value, dict)
+    return has_fields and next(written_items(value), None) is not None
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every value that is written by its path; a list of values is one."""
+    for key, part in enumerate(value) if isinstance(value, tuple | list) else written_items(value):
+        inner = fields.join(path, key)
+        if is_block(part):
+            yield from leaves(part, inner)
+        else:
+            yield inner, part
+
+
 def quoted(text: str) -> str:
     """Returns text, in quotes if some YAML reader would not read it as text without them."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
