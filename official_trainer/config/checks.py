@@ -33,18 +33,21 @@ def rules(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator
             if bad.intersection([wrong, *involved]):
                 continue  # follows from a value that could not be read
             is_required = isinstance(section, Component) or "." in field  # and may be missing in what the user wrote
-            inside = [touched for touched in trail.touched() if is_inside(touched, wrong.rpartition(".")[0])]
-            origin, cause = trail.origin(wrong), _cause([wrong, *involved, *(inside if is_required else [])], trail)
+            near = wrong.rpartition(".")[0] if is_required else wrong
+            touched = trail.touched()
+            inside = [inner for inner in touched if is_inside(inner, near)]
+            outside = [outer for outer in around(wrong) if outer in touched]
+            origin, cause = trail.origin(wrong), _cause([wrong, *involved, *inside, *outside], trail)
             if origin.kind == "experiment" and cause["origin"] != origin:
                 what = f"{what} ({field} is set by {origin.brief})"
             yield Problem(what, wrong, **cause)
 
 
-def unused(config: Config, trail: Trail, problems: Sequence[Problem], *, is_allowed: bool = False) -> Iterator[Problem]:
+def unused(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator[tuple[Problem, bool]]:
     """Yields a problem for each branch of a one-of that a file or a flag has set and `type` does not select.
 
-    Skips one-ofs whose `type` could not be read, which is in `problems`. With `is_allowed`, it yields those that are
-    for a warning: of a lenient one-of, and where a later file or flag has chosen another branch; else only the others.
+    Skips one-ofs whose `type` could not be read, which is in `problems`. With each, whether it is for a warning only:
+    of a lenient one-of, and where a later file or flag has chosen another branch.
     """
     bad = {problem.path for problem in problems}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
@@ -58,15 +61,13 @@ def unused(config: Config, trail: Trail, problems: Sequence[Problem], *, is_allo
             if name in ("type", section.type) or branch not in holders or type_path in bad:
                 continue
             inside = [inner for inner in touched if is_inside(inner, branch)]
-            is_overruled = all(trail.is_overruled(inner, type_path) for inner in inside)
-            if is_allowed != (section.IS_LENIENT or is_overruled):
-                continue
+            is_allowed = section.IS_LENIENT or all(trail.is_overruled(inner, type_path) for inner in inside)
             chosen = f"{type_path} is '{section.type}'" if section.type else f"{type_path} is not set"
             more = len(inside) - 1
             also = f", like {more} other field{'s' if more > 1 else ''} of '{name}'" if more else ""
             fix = f"set that to '{name}', or remove {'this' if len(inside) == 1 else 'these'}"
             origin = trail.origin(inside[0])
-            yield Problem(f"has no effect{also}: {chosen}", inside[0], fix=fix, **_spot(origin))
+            yield Problem(f"has no effect{also}: {chosen}", inside[0], fix=fix, **_spot(origin)), is_allowed
 
 
 def too_large(config: Config, trail: Trail) -> Iterator[Problem]:
@@ -82,17 +83,14 @@ def too_large(config: Config, trail: Trail) -> Iterator[Problem]:
 
 def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
     """Yields settings by files and flags that are allowed but have no effect, or not the declared type."""
-    yield from unused(config, trail, [], is_allowed=True)
     first = {outer: path for path in reversed(trail.touched()) for outer in around(path)}
     for path, section in sections_in_force(config):
         for name, what, *_ in section.ignored():
             setter = first.get(ignored := fields.join(path, name))
             if setter is not None and trail.origin(setter).by_user:
                 yield Problem(what, ignored, **_spot(trail.origin(setter)))
-    for problem in normalised(config)[1]:  # only Model Garden's sections allow them
+    for problem in dict.fromkeys(_of_other_types(config, trail)):
         origin = trail.origin(problem.path)
-        if not origin.by_user:
-            continue
         keys = fields.parse_path(problem.path)
         holder, value = fields.at(config, keys[:-1]), fields.at(config, keys)
         what, fix = f"{problem.what}, and its code receives {fields.show(value)}", ""
@@ -104,6 +102,17 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
                 if any(map(fields.is_section_type, fields.arms(declared))):
                     fix = f"write {{type: {value!r}}}, or its code finds no type in a text"
         yield Problem(f"in Model Garden's class it {what}", problem.path, fix=fix, **_spot(origin))
+
+
+def _of_other_types(config: Config, trail: Trail) -> Iterator[Problem]:
+    """Yields what is wrong with values that were read nevertheless: only Model Garden's sections allow that."""
+    for path in trail.touched():
+        keys = fields.parse_path(path)
+        holder = fields.at(config, keys[:-1])
+        value = fields.at(config, keys) if fields.is_section(holder) else Ellipsis
+        if fields.is_section(holder) and value is not Ellipsis and trail.origin(path).by_user:
+            declared = fields.hints(type(holder))[fields.field_name(keys[-1])]
+            yield from normalised(value, declared, path)[1]
 
 
 def sections_in_force(config: Config) -> Iterator[tuple[str, Config]]:

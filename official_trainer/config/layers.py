@@ -66,12 +66,14 @@ def resolve(
         decoder.merge(node)
     if not references.settle(decoder):
         raise ConfigError(problems)
-    problems += itertools.islice(checks.unused(decoder.root, trail, list(problems)), limits.MAX_PROBLEMS)
+    unused = list(itertools.islice(checks.unused(decoder.root, trail, list(problems)), limits.MAX_PROBLEMS))
+    problems += (problem for problem, is_allowed in unused if not is_allowed)
     problems += itertools.islice(checks.rules(decoder.root, trail, list(problems)), limits.MAX_PROBLEMS)
     problems += checks.too_large(decoder.root, trail)
     if problems:
         raise ConfigError(problems)
-    warnings = (*reader.warnings, *checks.warnings(decoder.root, trail))
+    overruled = (problem for problem, _ in unused)
+    warnings = (*reader.warnings, *overruled, *checks.warnings(decoder.root, trail))
     return Resolved(decoder.root, experiment, trail, warnings)
 
 
