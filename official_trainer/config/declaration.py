@@ -109,14 +109,10 @@ class Config:
         """Yields `(field, message)` for fields that may be set but have no effect; for warnings."""
         yield from ()
 
-    def follows(self, path: str) -> Iterator[tuple[str, str, str]]:
-        """Yields `(field, followed, less)` for fields that are null and then follow others: two paths.
+    def follows(self) -> Iterator[tuple[str, str]]:
+        """Yields `(field, followed)` for fields that are null and then have the value of the path `followed`.
 
-        The value is that of the path `followed`, such as `trainer.train_steps`, less that of the path `less`, which
-        may be empty. Fields keep null in a configuration that lacks these others, or where one of them is 0 or null.
-
-        Args:
-          path: of this section in the whole configuration.
+        Such as `trainer.train_steps`. They keep null in a configuration that lacks it, or where it is 0 or null.
         """
         yield from ()
 

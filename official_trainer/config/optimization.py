@@ -276,7 +276,7 @@ class PolynomialLrConfig(ScheduleConfig):
 
     Attributes:
       initial_learning_rate: rate at step 0.
-      decay_steps: steps until the end rate; follows `trainer.train_steps` unless it is set or `cycle` is on.
+      decay_steps: steps until the end rate; follows `trainer.train_steps` unless it, `cycle` or `offset` is set.
       end_learning_rate: rate after `decay_steps`.
       power: 1 is a straight line.
       cycle: whether the schedule starts again after `decay_steps`.
@@ -298,7 +298,7 @@ class CosineLrConfig(ScheduleConfig):
 
     Attributes:
       initial_learning_rate: rate at step 0.
-      decay_steps: steps until the end rate; follows `trainer.train_steps` unless it is set.
+      decay_steps: steps until the end rate; follows `trainer.train_steps` unless it or `offset` is set.
       alpha: end rate as a share of the initial one.
       offset: steps by which the schedule starts later.
     """
@@ -330,7 +330,7 @@ class PowerAndLinearDecayLrConfig(ScheduleConfig):
 
     Attributes:
       initial_learning_rate: factor of the power.
-      total_decay_steps: steps of the whole schedule; follows `trainer.train_steps` unless it is set.
+      total_decay_steps: steps of the whole schedule; follows `trainer.train_steps` unless it or `offset` is set.
       power: exponent of the step.
       linear_decay_fraction: share of the schedule that falls linearly.
       offset: steps by which the schedule starts later.
@@ -412,15 +412,15 @@ class LrConfig(OneOf):
                 what = f"must be set when learning_rate.type is {self.type}{other}"
                 yield f"{self.type}.{field.name}", what, "type"
 
-    def follows(self, path: str) -> Iterator[tuple[str, str, str]]:
-        if (length := self._length()) and getattr(section := self.get(), length) is None:
-            offset = f"{path}.{self.type}.offset" if section.offset != 0 else ""
-            yield f"{self.type}.{length}", "trainer.train_steps", offset
+    def follows(self) -> Iterator[tuple[str, str]]:
+        if (length := self._length()) and getattr(self.get(), length) is None:
+            yield f"{self.type}.{length}", "trainer.train_steps"
 
     def _length(self) -> str:
         """Returns the field of the schedule that follows `trainer.train_steps`, with which it ends; empty if none."""
         section = getattr(self, str(self.type), None)  # None also where a reference chooses it, until that is known
-        return "" if section is None or getattr(section, "cycle", False) else LENGTHS.get(str(self.type), "")
+        is_shifted = getattr(section, "cycle", False) or getattr(section, "offset", 0) != 0
+        return "" if section is None or is_shifted else LENGTHS.get(str(self.type), "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -51,22 +51,16 @@ class Reference:
       text: as it is written.
       origin: where it is written.
       length: columns it takes there.
-      less: the path of a field whose number is taken off the value; empty without one. No text can say this.
     """
 
     text: str
     origin: Origin
     length: int = 1
-    less: str = ""
 
     @property
     def shown(self) -> str:
         """The text on one line that only prints, for a terminal and for comments."""
-        return shorten(self.text + (f" - ${{{self.less}}}" if self.less else ""), 100)
-
-    def paths(self) -> list[str]:
-        """Returns the fields that it refers to; it was parsed before."""
-        return list(dict.fromkeys([*parse(self.text)[1::2], *filter(None, [self.less])]))
+        return shorten(self.text, 100)
 
 
 def parse(text: str) -> list[str]:

@@ -26,11 +26,10 @@ def settle(decoder: Decoder) -> bool:
     done = 0
     for _ in range(2):  # a field may follow another only once a reference has chosen its section
         for path, section in list(checks.sections_in_force(decoder.root)):
-            for name, followed, less in section.follows(path):
-                reference = Reference(f"${{{followed}}}", Origin("default"), less=less)
-                values = [fields.at(decoder.root, fields.parse_path(used)) for used in reference.paths()]
-                if all(value not in (0, None, Ellipsis) for value in values):
+            for name, followed in section.follows():
+                if fields.at(decoder.root, fields.parse_path(followed)) not in (0, None, Ellipsis):
                     keys = fields.parse_path(f"{path}.{name}" if path else name)
+                    reference = Reference(f"${{{followed}}}", Origin("default"))
                     node = Node("reference", reference, reference.origin)
                     decoder.merge(node_at(keys, node, node))
         if decoder.num_references == done:
@@ -85,8 +84,7 @@ class _Settling:
     def _value(self, reference: Reference) -> Any:
         pieces = reference_text.parse(reference.text)
         if len(pieces) == 3 and not pieces[0] and not pieces[2]:
-            value = self._at(pieces[1])
-            return value - self._at(reference.less) if reference.less else value
+            return self._at(pieces[1])
         values = [self._at(piece) if number % 2 else piece for number, piece in enumerate(pieces)]
         for value in values:
             if value is None or isinstance(value, dict | tuple):
