@@ -74,7 +74,6 @@ class Decoder:
       root: the configuration so far; texts that refer to other fields are in it as a `Reference`.
       trail: receives what sets each value.
       problems: receives what is wrong.
-      num_references: how many texts referred to other fields.
     """
 
     def __init__(self, root: Config, trail: Record, problems: list[Problem]) -> None:
@@ -83,7 +82,7 @@ class Decoder:
         self.problems = problems
         self._as_garden = False
         self._depth = 0
-        self.num_references = 0
+        self._num_references = 0
 
     def merge(self, node: Node) -> None:
         """Merges a mapping, such as a whole file, or a part at a path into the root."""
@@ -131,8 +130,8 @@ class Decoder:
             return self._part(node, tp, current, path)
         types = [fields.strip(arm)[0] for arm in fields.arms(tp) if arm is not fields.NoneType]
         if node.form == "reference" and not all(map(fields.is_section_type, types)):  # nothing can refer to a section
-            self.num_references += 1
-            if self.num_references > limits.MAX_REFERENCES:
+            self._num_references += 1
+            if self._num_references > limits.MAX_REFERENCES:
                 what = f"is one more than the {limits.MAX_REFERENCES} references that are allowed"
                 return self._fail(node, path, what, fix="write the value")
             return node.value

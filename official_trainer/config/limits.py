@@ -22,7 +22,7 @@ MAX_SIZE = 50_000
 MAX_OVERRIDES = 1000
 """Items of all `--params_override` and `--set` together."""
 MAX_REFERENCES = 1000
-"""Values that refer to other fields. A chain of them has at most MAX_DEPTH."""
+"""Values that refer to other fields."""
 MAX_PROBLEMS = 50
 """After so many, nothing more is read."""
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from official_trainer.config import checks, fields, limits, reference_text
-from official_trainer.config.declaration import OneOf
+from official_trainer.config import checks, fields, reference_text
+from official_trainer.config.declaration import Config, OneOf
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.reading import Node, node_at
@@ -23,7 +23,6 @@ def settle(decoder: Decoder) -> bool:
 
     What is wrong with one is added to the problems of the decoder.
     """
-    done = 0
     for _ in range(2):  # a field may follow another only once a reference has chosen its section
         for path, section in list(checks.sections_in_force(decoder.root)):
             for name, followed in section.follows():
@@ -32,113 +31,109 @@ def settle(decoder: Decoder) -> bool:
                     reference = Reference(f"${{{followed}}}", Origin("default"))
                     node = Node("reference", reference, reference.origin)
                     decoder.merge(node_at(keys, node, node))
-        if decoder.num_references == done:
-            break
-        done, settling = decoder.num_references, _Settling(decoder)
-        for path, value in list(fields.walk(decoder.root)):
-            if isinstance(value, Reference):
-                settling.settle(path, value)
-    return not done or not any(isinstance(value, Reference) for _, value in fields.walk(decoder.root))
-
-
-class _UnknownError(Exception):
-    """A value is not known because another one is not, about which a problem is reported."""
-
-
-class _Settling:
-    """Gives references their values, each after those that it refers to."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-        self._open: dict[str, Reference] = {}
-        self._failed: set[str] = set()
-
-    def settle(self, path: str, reference: Reference) -> bool:
-        """Puts the value of a reference in its place; returns whether there is one now."""
-        if path in self._open:
-            members = list(self._open)
-            circle = members[members.index(path) :]
-            steps = [f"{member} = {self._open[member].shown} ({self._open[member].origin.brief})" for member in circle]
-            what = f"fields refer to each other in a circle: {', '.join(steps)}"
-            self._fail(path, reference, what, "write one of them as a value")
-            self._failed.update(self._open)
-        elif len(self._open) >= limits.MAX_DEPTH:
-            what = f"is the last of a chain of more than {limits.MAX_DEPTH} references"
-            self._fail(path, reference, what, "write one of them as a value")
-            self._failed.update(self._open)
-        if path in self._failed:
-            return False
-        if not isinstance(fields.at(self._decoder.root, fields.parse_path(path)), Reference):
-            return True  # another one needed it before
-        self._open[path] = reference
-        try:
-            return self._put(path, reference, self._value(reference))
-        except WrongReferenceError as error:
-            self._fail(path, reference, f"{error}", error.fix)
-        except _UnknownError:
-            self._failed.add(path)
-        finally:
-            del self._open[path]
-        return False
-
-    def _value(self, reference: Reference) -> Any:
-        pieces = reference_text.parse(reference.text)
-        if len(pieces) == 3 and not pieces[0] and not pieces[2]:
-            return self._at(pieces[1])
-        values = [self._at(piece) if number % 2 else piece for number, piece in enumerate(pieces)]
-        for value in values:
-            if value is None or isinstance(value, dict | tuple):
-                what = f"puts {fields.show(value)} into a text"
-                raise WrongReferenceError(what, "only numbers and texts can be put there")
-        return "".join(value if isinstance(value, str) else flow(value) for value in values)
-
-    def _at(self, path: str) -> Any:
-        """Returns the value at a path, after those that it refers to itself."""
-        reached, value = "", self._decoder.root
-        for key in fields.parse_path(path):
-            (key,) = fields.settle(value, (key,))
-            if isinstance(value, OneOf) and key not in ("type", self._known(fields.join(reached, "type"), value.type)):
-                chosen = f"{fields.join(reached, 'type')} is {fields.show(value.type)}"
-                if fields.child(value, key) is not Ellipsis:
-                    what = f"refers to {path}, which is not in force: {chosen}"
-                    raise WrongReferenceError(what, "refer to another field")
-            part = fields.child(value, key)
-            if part is Ellipsis:
-                raise _unknown_path(self._decoder.root, path)
-            reached = fields.join(reached, key)
-            value = self._known(reached, part)
-        if fields.is_section(value):
-            raise WrongReferenceError(f"refers to {path}, which is a section", "refer to a field of it")
-        for inside, part in list(fields.walk(value, reached)):
-            self._known(inside, part)
-        return fields.at(self._decoder.root, fields.parse_path(reached))
-
-    def _known(self, path: str, value: Any) -> Any:
-        """Returns the value at `path`, which is settled first if it refers to others."""
-        if not isinstance(value, Reference):
-            return value
-        if not self.settle(path, value):
-            raise _UnknownError
-        return fields.at(self._decoder.root, fields.parse_path(path))
-
-    def _put(self, path: str, reference: Reference, value: Any) -> bool:
-        decoder, keys = self._decoder, fields.parse_path(path)
-        mark = Node("scalar", "", reference.origin, reference.length)
-        count = len(decoder.problems)
-        decoder.merge(node_at(keys, mark, _node(value, mark)))
-        if new := decoder.problems[count:]:  # of a value that stands in another place
-            got = f"{fields.show(value)} from {reference.shown}"
-            decoder.problems[count:] = [dataclasses.replace(problem, got=got, fix="") for problem in new]
-        elif not isinstance(fields.at(decoder.root, keys), Reference):
-            decoder.trail.references[path] = reference
+        references = {path: value for path, value in fields.walk(decoder.root) if isinstance(value, Reference)}
+        if not references:
             return True
-        self._failed.add(path)
-        return False
+        _settle_all(decoder, references)
+        if any(isinstance(value, Reference) for _, value in fields.walk(decoder.root)):
+            return False
+    return True
 
-    def _fail(self, path: str, reference: Reference, what: str, fix: str) -> None:
-        self._failed.add(path)
-        problem = Problem(what, path, fix=fix, origin=reference.origin, length=reference.length)
-        self._decoder.problems.append(problem)
+
+class _UnsettledError(Exception):
+    """A value is not known yet, because the one at `path` refers to another."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def _settle_all(decoder: Decoder, references: dict[str, Reference]) -> None:
+    """Puts values in the places of references; one that needs another is tried again when that is known."""
+    needs: dict[str, str] = {}
+    waiting: dict[str, list[str]] = {}
+    todo = list(reversed(references))
+    while todo:
+        path = todo.pop()
+        needs.pop(path, None)
+        reference = references[path]
+        try:
+            if _put(decoder, path, reference, _value(decoder.root, reference)):
+                todo += waiting.pop(path, [])
+        except _UnsettledError as other:
+            needs[path] = other.path
+            waiting.setdefault(other.path, []).append(path)
+        except WrongReferenceError as error:
+            _fail(decoder, path, reference, f"{error}", error.fix)
+    seen: set[str] = set()
+    for path in needs:  # each leads to one that is wrong, or into a circle
+        way: dict[str, Reference] = {}
+        while path in needs and path not in seen:
+            seen.add(path)
+            way[path] = references[path]
+            path = needs[path]
+        if path in way:
+            circle = list(way)[list(way).index(path) :]
+            steps = [f"{member} = {way[member].shown} ({way[member].origin.brief})" for member in circle]
+            what = f"fields refer to each other in a circle: {', '.join(steps)}"
+            _fail(decoder, path, way[path], what, "write one of them as a value")
+
+
+def _value(root: Config, reference: Reference) -> Any:
+    pieces = reference_text.parse(reference.text)
+    if len(pieces) == 3 and not pieces[0] and not pieces[2]:
+        return _at(root, pieces[1])
+    values = [_at(root, piece) if number % 2 else piece for number, piece in enumerate(pieces)]
+    for value in values:
+        if value is None or isinstance(value, dict | tuple):
+            what = f"puts {fields.show(value)} into a text"
+            raise WrongReferenceError(what, "only numbers and texts can be put there")
+    return "".join(value if isinstance(value, str) else flow(value) for value in values)
+
+
+def _at(root: Config, path: str) -> Any:
+    """Returns the value at a path, all of which is known."""
+    reached: str = ""
+    value: Any = root
+    for key in fields.parse_path(path):
+        (key,) = fields.settle(value, (key,))
+        part = fields.child(value, key)
+        if part is Ellipsis:
+            raise _unknown_path(root, path)
+        if isinstance(value, OneOf) and key != "type":
+            type_path = fields.join(reached, "type")
+            if isinstance(value.type, Reference):
+                raise _UnsettledError(type_path)
+            if key != value.type:
+                what = f"refers to {path}, which is not in force: {type_path} is {fields.show(value.type)}"
+                raise WrongReferenceError(what, "refer to another field")
+        value, reached = part, fields.join(reached, key)
+        if isinstance(value, Reference):
+            raise _UnsettledError(reached)
+    if fields.is_section(value):
+        raise WrongReferenceError(f"refers to {path}, which is a section", "refer to a field of it")
+    for inside, part in fields.walk(value, reached):
+        if isinstance(part, Reference):
+            raise _UnsettledError(inside)
+    return value
+
+
+def _put(decoder: Decoder, path: str, reference: Reference, value: Any) -> bool:
+    keys = fields.parse_path(path)
+    mark = Node("scalar", "", reference.origin, reference.length)
+    count = len(decoder.problems)
+    decoder.merge(node_at(keys, mark, _node(value, mark)))
+    if new := decoder.problems[count:]:  # of a value that stands in another place
+        got = f"{fields.show(value)} from {reference.shown}"
+        decoder.problems[count:] = [dataclasses.replace(problem, got=got, fix="") for problem in new]
+    elif not isinstance(fields.at(decoder.root, keys), Reference):
+        decoder.trail.references[path] = reference
+        return True
+    return False
+
+
+def _fail(decoder: Decoder, path: str, reference: Reference, what: str, fix: str) -> None:
+    decoder.problems.append(Problem(what, path, fix=fix, origin=reference.origin, length=reference.length))
 
 
 def _unknown_path(root: Any, path: str) -> WrongReferenceError:
