@@ -67,22 +67,16 @@ def hints(cls: type[Config]) -> Mapping[str, Any]:
 @functools.cache
 def _hints(cls: Any) -> Mapping[str, Any]:
     names = [field.name for field in dataclasses.fields(cls) if field.init]
-    declared = {field.name for field in dataclasses.fields(cls)}
-    for name, note in inspect.get_annotations(cls).items():
-        is_constant = typing.get_origin(note) is typing.ClassVar or str(note).startswith(
-            ("ClassVar", "typing.ClassVar")
-        )
-        if name not in declared and not is_constant:
-            fix = f"put {_DATACLASS} on the class"
-            _refuse(cls, name, f"{name!r} is not a field; {fix}")
-    methods = ("problems", "ignored", "follows", "replace", "as_dict", *["get"] * issubclass(cls, OneOf))
-    for name in names:
-        if name in methods:
-            _refuse(cls, name, f"a field must not be called {name!r}, which is a method of every section; rename it")
     try:
         declared_types = typing.get_type_hints(cls, include_extras=True)
     except NameError as error:
         _refuse(cls, "", f"the type {error.name!r} cannot be found; define or import it at the top of the module")
+    for name in inspect.get_annotations(cls):
+        if name not in cls.__dataclass_fields__ and typing.get_origin(declared_types[name]) is not typing.ClassVar:
+            _refuse(cls, name, f"{name!r} is not a field; put {_DATACLASS} on the class")
+    for name in names:
+        if callable(getattr(OneOf if issubclass(cls, OneOf) else Config, name, None)):
+            _refuse(cls, name, f"a field must not be called {name!r}, which is a method of every section; rename it")
     for name in names:
         _check_readable(cls, name, declared_types[name])
     readable = {name: _without_change_kind(declared_types[name]) for name in names}
