@@ -17,7 +17,6 @@ from .dump import flat as flat
 from .errors import ConfigError as ConfigError
 from .errors import Origin as Origin
 from .errors import Problem as Problem
-from .errors import not_a_choice as not_a_choice
 from .explain import Setting as Setting
 from .explain import explain as explain
 from .explain import settings as settings

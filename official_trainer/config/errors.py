@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 from official_trainer.config import limits
@@ -216,11 +216,6 @@ def near_file(name: str) -> str:
         return ""
     near = best_match(base, siblings)
     return os.path.join(os.path.dirname(name), near) if near else ""
-
-
-def not_a_choice(path: str, value: object, choices: Sequence[str]) -> Problem:
-    """Returns the problem that a value set by Python code is not one of the choices."""
-    return Problem("not one of the choices", path, repr(value), ", ".join(choices), best_match(str(value), choices))
 
 
 class ConfigError(UserError, ValueError):

@@ -117,10 +117,8 @@ class When(Config):
     Example:
       >>> from official_trainer.config import When
       >>> when = When(any=(When(at_steps=(10,)), When(every=100)))
-      >>> [step for step in range(301) if when.is_due_at(step)]
-      [10, 100, 200, 300]
-      >>> when.next_step(10, 1000)
-      100
+      >>> [when.next_step(after, 1000) for after in (0, 10, 100)]
+      [10, 100, 200]
     """
 
     WORDS: ClassVar[tuple[str, ...]] = ("after_eval", "after_summary", "at_end")
@@ -215,10 +213,6 @@ class When(Config):
             events = [part for part in self.all if not part.is_foreseeable]
             return (is_planned or len(events) == len(self.all)) and all(part.is_due(moment) for part in events)
         return is_planned
-
-    def is_due_at(self, step: int) -> bool:
-        """Whether this is due at `step` of any run."""
-        return self.next_step(step - 1, step) is not None
 
     def _following(self, after: int, span: Span) -> int | None:
         """Returns the first step after `after` at which a trigger on steps is due."""

@@ -32,7 +32,7 @@ SATELLITES = {"formats", "launch", "program", "reports", "sources", "sweeps"}
 
 MAX_LINES = {
     **{"formats": 1000, "launch": 2450, "program": 4450, "reports": 2000, "sources": 1250, "sweeps": 2200},
-    **{"tasks": 7250, "runs": 5600, "engine": 5450, "config": 5950, "inputs": 3450, "cli": 3100, "tracking": 3050},
+    **{"tasks": 7250, "runs": 5600, "engine": 5450, "config": 5900, "inputs": 3450, "cli": 3100, "tracking": 3050},
     **{"actions": 2300, "checkpoints": 2400, "distributed": 2000, "garden": 1550, "processes": 1050},
 }
 """The most lines of a package, `.py` and `.pyi`. A change that needs more says why in its commit."""

@@ -19,7 +19,7 @@ MORE = {
 """Public names of modules without a stub."""
 
 FOR_OTHER_PACKAGES = {
-    "official_trainer.config": {"digest", "flow", "format_override", "not_a_choice"},
+    "official_trainer.config": {"digest", "flow", "format_override"},
     "official_trainer.tracking": {"Trackers", "closing", "flatten"},
 }
 """What these offer to other packages of ours: no user calls it, so it needs no example."""

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import ConfigError, not_a_choice
+from official_trainer.config import ConfigError, Problem
 from official_trainer.inputs.order import epoch_seed
 from official_trainer.lazy import tf
 
@@ -48,7 +48,7 @@ class TaskSampler:
           ConfigError: the section has another type.
         """
         if config.type not in _TYPES:
-            raise ConfigError([not_a_choice(_FIELD, config.type, _TYPES)])
+            raise ConfigError([Problem("not one of the choices", _FIELD, repr(config.type), ", ".join(_TYPES))])
         chosen = getattr(config, config.type)
         if config.type == "uniform":
             return cls((_shares(weights, 0.0),))
