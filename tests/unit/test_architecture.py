@@ -459,6 +459,7 @@ TESTED_THROUGH = {
     "unit/config/test_components.py": "config/installed",
     "unit/config/test_dump.py": "config/multitask config/provenance",
     "unit/config/test_errors.py": "config/checks config/reading config/text errors nearest shown",
+    "unit/config/test_references.py": "config/reference_text",
     "unit/distributed/test_cluster.py": "distributed/environment",
     "unit/engine/test_loop.py": "engine/events",
     "unit/launch/targets/test_kubernetes.py": (
