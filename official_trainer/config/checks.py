@@ -7,13 +7,12 @@ Does not own: single values, which `decode.py` has refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from official_trainer.config import fields, limits
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, OneOf
 from official_trainer.config.decode import normalised
-from official_trainer.config.errors import Origin, Problem, source_lines
+from official_trainer.config.errors import Origin, Problem
 from official_trainer.config.provenance import Trail, around, is_inside
 
 
@@ -38,16 +37,16 @@ def rules(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator
             inside = [inner for inner in touched if is_inside(inner, near)]
             outside = [outer for outer in around(wrong) if outer in touched]
             origin, cause = trail.origin(wrong), _cause([wrong, *involved, *inside, *outside], trail)
-            if origin.kind == "experiment" and cause["origin"] != origin:
+            if origin.kind == "experiment" and cause != origin:
                 what = f"{what} ({field} is set by {origin.brief})"
-            yield Problem(what, wrong, **cause)
+            yield Problem(what, wrong, origin=cause)
 
 
 def unused(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator[tuple[Problem, bool]]:
     """Yields a problem for each branch of a one-of that a file or a flag has set and `type` does not select.
 
     Skips one-ofs whose `type` could not be read, which is in `problems`. With each, whether it is for a warning only:
-    of a lenient one-of, and where a later file or flag has chosen another branch.
+    of a one-of of Model Garden, and where a later file or flag has chosen another branch.
     """
     bad = {problem.path for problem in problems}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
@@ -61,13 +60,15 @@ def unused(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterato
             if name in ("type", section.type) or branch not in holders or type_path in bad:
                 continue
             inside = [inner for inner in touched if is_inside(inner, branch)]
-            is_allowed = section.IS_LENIENT or all(trail.is_overruled(inner, type_path) for inner in inside)
+            is_allowed = section.is_read_as_garden(name) or all(
+                trail.is_overruled(inner, type_path) for inner in inside
+            )
             chosen = f"{type_path} is '{section.type}'" if section.type else f"{type_path} is not set"
             more = len(inside) - 1
             also = f", like {more} other field{'s' if more > 1 else ''} of '{name}'" if more else ""
             fix = f"set that to '{name}', or remove {'this' if len(inside) == 1 else 'these'}"
-            origin = trail.origin(inside[0])
-            yield Problem(f"has no effect{also}: {chosen}", inside[0], fix=fix, **_spot(origin)), is_allowed
+            what = f"has no effect{also}: {chosen}"
+            yield Problem(what, inside[0], fix=fix, origin=trail.origin(inside[0])), is_allowed
 
 
 def too_large(config: Config, trail: Trail) -> Iterator[Problem]:
@@ -77,7 +78,7 @@ def too_large(config: Config, trail: Trail) -> Iterator[Problem]:
         total += limits.size(value) + (not path.endswith("]"))  # an item of a list has no name
         if total > limits.MAX_SIZE:
             what = f"with this value the configuration exceeds {limits.MAX_SIZE} values, defaults included"
-            yield Problem(what, path, fix="put large tables into files of their own", **_spot(trail.origin(path)))
+            yield Problem(what, path, fix="put large tables into files of their own", origin=trail.origin(path))
             return
 
 
@@ -88,7 +89,7 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
         for name, what, *_ in section.ignored():
             setter = first.get(ignored := fields.join(path, name))
             if setter is not None and trail.origin(setter).by_user:
-                yield Problem(what, ignored, **_spot(trail.origin(setter)))
+                yield Problem(what, ignored, origin=trail.origin(setter))
     for problem in dict.fromkeys(_of_other_types(config, trail)):
         origin = trail.origin(problem.path)
         keys = fields.parse_path(problem.path)
@@ -101,7 +102,7 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
                 fix = f"write [{value!r}], or each letter counts as an item"
                 if any(map(fields.is_section_type, fields.arms(declared))):
                     fix = f"write {{type: {value!r}}}, or its code finds no type in a text"
-        yield Problem(f"in Model Garden's class it {what}", problem.path, fix=fix, **_spot(origin))
+        yield Problem(f"in Model Garden's class it {what}", problem.path, fix=fix, origin=origin)
 
 
 def _of_other_types(config: Config, trail: Trail) -> Iterator[Problem]:
@@ -120,18 +121,8 @@ def sections_in_force(config: Config) -> Iterator[tuple[str, Config]]:
     yield from ((path, part) for path, part in fields.in_force(config) if fields.is_section(part))
 
 
-def _cause(paths: Iterable[str], trail: Trail) -> dict[str, Any]:
-    """Returns the place of the first of these fields that the user set, or else that of the first field."""
+def _cause(paths: Iterable[str], trail: Trail) -> Origin | None:
+    """Returns what set the first of these fields that the user set, or else the first field; None for a default."""
     origins = [trail.origin(path) for path in paths]
     origin = next((origin for origin in origins if origin.by_user), origins[0])
-    return {} if origin.kind == "default" else _spot(origin)
-
-
-def _spot(origin: Origin) -> dict[str, Any]:
-    """Returns the origin of a problem and the length to underline: the word at that place."""
-    lines = source_lines(origin.text)
-    if not 0 < origin.line <= len(lines):
-        return {"origin": origin}
-    rest = lines[origin.line - 1][origin.column - 1 :]
-    stop = next((i for i, c in enumerate(rest) if c in " ,;#]}\t"), len(rest))
-    return {"origin": origin, "length": max(1, stop)}
+    return None if origin.kind == "default" else origin

@@ -88,8 +88,9 @@ class Config:
     def is_read_as_garden(cls, name: str) -> bool:
         """Whether a field is read by Model Garden's rules.
 
-        It accepts null, a list of texts accepts one text, and an optional one-of keeps the word that names a choice,
-        all with a warning; mappings are merged, and so are lists of sections of the same length, item by item.
+        It accepts null, a list of texts accepts one text, an optional one-of keeps the word that names a choice, and a
+        one-of has values of choices that are not selected, all with a warning; mappings are merged, and so are lists of
+        sections of the same length, item by item.
         """
         return False
 
@@ -158,9 +159,6 @@ class OneOf(Config):
       >>> BackboneConfig(type="mlp").get()
       MlpConfig(units=64)
     """
-
-    IS_LENIENT: ClassVar[bool] = False
-    """Whether values of a choice that is not selected cause warnings instead of errors."""
 
     type: str | None = None
 

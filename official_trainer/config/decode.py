@@ -120,7 +120,7 @@ class Decoder:
         if node.form != "scalar" or "${" not in node.value or not self.root.HAS_REFERENCES:
             return node
         if reference_text.refers(node.value):
-            reference = Reference(node.value, node.origin, node.length)
+            reference = Reference(node.value, node.origin)
             return dataclasses.replace(node, form="reference", value=reference)
         return dataclasses.replace(node, value=reference_text.unescaped(node.value))
 
@@ -348,8 +348,8 @@ class Decoder:
             return tp.family().named(named[-1].value)
         except ConfigError as error:
             type_path = fields.join(path, "type")
-            at = {"origin": named[-1].origin, "length": named[-1].length}
-            self.problems += [dataclasses.replace(problem, path=type_path, **at) for problem in error.problems]
+            at = named[-1].origin
+            self.problems += [dataclasses.replace(problem, path=type_path, origin=at) for problem in error.problems]
             return FAILED
 
     def _not_a_section(self, node: Node, cls: type[Config], current: Any, path: str) -> Any:
@@ -397,8 +397,7 @@ class Decoder:
     def _unknown(self, section: Any, key: fields.Key, mark: Node, path: str) -> Any:
         if len(self.problems) >= limits.MAX_PROBLEMS:
             return FAILED
-        problem = fields.unknown_field(self.root, section, path, key, mark.origin)
-        self.problems.append(dataclasses.replace(problem, length=mark.length))
+        self.problems.append(fields.unknown_field(self.root, section, path, key, mark.origin))
         return FAILED
 
     def _fail(self, node: Node, path: str, what: str, **more: str) -> Any:

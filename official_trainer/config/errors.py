@@ -37,6 +37,7 @@ class Origin:
       line: line in the text of the file or flag, from 1; 0 if it is not known.
       column: column in that line, from 1.
       text: the whole text, for messages.
+      length: columns that the value takes there, to underline it.
 
     Example:
       >>> from official_trainer.config import ExportConfig, resolve
@@ -50,6 +51,7 @@ class Origin:
     line: int = 0
     column: int = 0
     text: str = dataclasses.field(default="", repr=False, compare=False)
+    length: int = dataclasses.field(default=1, repr=False, compare=False)
 
     def __str__(self) -> str:
         if self.kind == "file" and self.column:
@@ -71,10 +73,10 @@ class Origin:
             return f"experiment {self.name}".rstrip()
         return f"{self.name}:{self.line}" if self.kind == "file" and self.line else self.name
 
-    def moved(self, lines: int, columns: int) -> Origin:
+    def moved(self, lines: int, columns: int, length: int = 1) -> Origin:
         """Returns the place so many lines further on; `columns` count from the start of that line's own text."""
         column = columns + (self.column if lines == 0 else 1)
-        return Origin(self.kind, self.name, self.line + lines, column, self.text)
+        return Origin(self.kind, self.name, self.line + lines, column, self.text, length)
 
     @property
     def by_user(self) -> bool:
@@ -94,7 +96,6 @@ class Problem:
       near: the nearest right spelling.
       fix: what to do.
       origin: the place of the text that caused it.
-      length: columns to underline there.
 
     Example:
       >>> from official_trainer.config import ConfigError, ExportConfig, resolve
@@ -113,7 +114,6 @@ class Problem:
     near: str = ""
     fix: str = ""
     origin: Origin | None = None
-    length: int = 1
 
     def __str__(self) -> str:
         return "\n".join([self.message, *self._source()])
@@ -141,7 +141,7 @@ class Problem:
         if len(line) > _SHOWN_COLUMNS:
             start = max(0, min(column - _SHOWN_COLUMNS // 2, len(line) - _SHOWN_COLUMNS))
             line, column = line[start : start + _SHOWN_COLUMNS], column - start
-        end = column + self.length
+        end = column + origin.length
         pieces = (line[:column], line[column:end], line[end:]) if origin.column else (line, "", "")
         before, marked, after = (printable(without_secrets(part)) for part in pieces)
         number = str(origin.line) if origin.kind == "file" or len(lines) > 1 else ""

@@ -78,7 +78,7 @@ class Node:
     @property
     def origin(self) -> Origin:
         """Where it begins."""
-        return self.start.moved(self.line, self.column)
+        return self.start.moved(self.line, self.column, self.length)
 
     @property
     def is_null(self) -> bool:
@@ -107,7 +107,7 @@ class Node:
 
     def problem(self, what: str, path: str = "", **more: str) -> Problem:
         """Returns a problem at the place of this node."""
-        return Problem(what, path, origin=self.origin, length=self.length, **more)
+        return Problem(what, path, origin=self.origin, **more)
 
 
 def node_at(keys: Sequence[fields.Key], mark: Node, node: Node) -> Node:
@@ -354,8 +354,8 @@ class _Composer:
         return ConfigError([self._problem(event, what, fix)])
 
     def _problem(self, event: Any, what: str, fix: str) -> Problem:
-        origin = self._start.moved(event.start_mark.line, event.start_mark.column)
-        return Problem(what, origin=origin, length=_columns(event, event), fix=fix)
+        origin = self._start.moved(event.start_mark.line, event.start_mark.column, _columns(event, event))
+        return Problem(what, origin=origin, fix=fix)
 
     def _pairs(self, items: list[Node]) -> Iterator[tuple[Node, Node]]:
         """Yields the fields of a mapping; those that `<<` merges come first, and give way to the others."""

@@ -50,12 +50,10 @@ class Reference:
     Attributes:
       text: as it is written.
       origin: where it is written.
-      length: columns it takes there.
     """
 
     text: str
     origin: Origin
-    length: int = 1
 
     @property
     def shown(self) -> str:

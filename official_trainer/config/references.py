@@ -120,7 +120,7 @@ def _at(root: Config, path: str) -> Any:
 
 def _put(decoder: Decoder, path: str, reference: Reference, value: Any) -> bool:
     keys = fields.parse_path(path)
-    mark = Node("scalar", "", reference.origin, reference.length)
+    mark = Node("scalar", "", reference.origin, reference.origin.length)
     count = len(decoder.problems)
     decoder.merge(node_at(keys, mark, _node(value, mark)))
     if new := decoder.problems[count:]:  # of a value that stands in another place
@@ -133,7 +133,7 @@ def _put(decoder: Decoder, path: str, reference: Reference, value: Any) -> bool:
 
 
 def _fail(decoder: Decoder, path: str, reference: Reference, what: str, fix: str) -> None:
-    decoder.problems.append(Problem(what, path, fix=fix, origin=reference.origin, length=reference.length))
+    decoder.problems.append(Problem(what, path, fix=fix, origin=reference.origin))
 
 
 def _unknown_path(root: Any, path: str) -> WrongReferenceError:

@@ -35,8 +35,6 @@ class GardenSection(Config):
 class GardenOneOf(OneOf):
     """A one-of of Model Garden; it ignores values of a choice that is not selected, here with a warning."""
 
-    IS_LENIENT = True
-
     @classmethod
     def is_read_as_garden(cls, name: str) -> bool:
         return True
