@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from official_trainer.config import fields
 from official_trainer.config.components import Component
-from official_trainer.config.declaration import OneOf
+from official_trainer.config.declaration import OneOf, plain
 from official_trainer.config.decode import class_default
 from official_trainer.config.dump import recorded
 from official_trainer.config.errors import Origin
@@ -79,7 +79,7 @@ def sides(resolved: Resolved) -> dict[str, Side]:
         origin, reference = resolved.trail.origin(path), resolved.trail.references.get(path)
         source = origin.brief if reference is None else f"= {reference.shown} of {origin.brief}"
         source = source if (before := recorded(origin)) is None else before
-        by_path[path] = Side(_plain(value), f"experiment {resolved.experiment}" if source == "experiment" else source)
+        by_path[path] = Side(plain(value), f"experiment {resolved.experiment}" if source == "experiment" else source)
     return by_path
 
 
@@ -121,13 +121,13 @@ def changes(saved: Mapping[str, Any], resolved: Resolved) -> list[Difference]:
 def _changes(old: Any, now: Any, path: str, trail: Trail) -> Iterator[Difference]:
     """Yields what differs in a part of the configuration in force from the saved part, which is plain."""
     if not _is_alike(old, now):
-        if not _is_same(old, new := _plain(now)):
+        if not _is_same(old, new := plain(now)):
             undo = () if old is Ellipsis or now is Ellipsis else (format_override(path, old),)
             origin = None if now is Ellipsis else _origin(trail, now, path)
             yield Difference(path=path, before=old, after=new, origin=origin, undo=undo)
         return
     default = class_default(type(now)) if fields.is_section(now) else None
-    before: dict[Any, Any] = {**_plain(default or {}), **old} if isinstance(old, dict) else dict(enumerate(old))
+    before: dict[Any, Any] = {**plain(default or {}), **old} if isinstance(old, dict) else dict(enumerate(old))
     if isinstance(now, OneOf) and before["type"] != now.type:
         yield from _choice_changes(before, now, path, trail)
         return
@@ -183,12 +183,6 @@ def _origin(trail: Trail, value: Any, path: str) -> Origin:
     inside = [inner for inner, part in fields.walk(value, path) if not fields.is_section(part)]
     by_user = (origin for origin in map(trail.origin, inside) if origin.by_user)
     return next(by_user, trail.origin(path)) if fields.is_section(value) else trail.origin(path)
-
-
-def _plain(value: Any) -> Any:
-    if fields.is_section(value) or isinstance(value, dict):
-        return {key: _plain(part) for key, part in written_items(value)}
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def _is_same(before: Any, after: Any) -> bool:

@@ -121,9 +121,16 @@ class Config:
         """Returns a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
+    def written_items(self) -> Iterator[tuple[str, Any]]:
+        """Yields the fields that are written; of a section that is read as a whole, those that are not null."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None or not self.IS_WHOLE:
+                yield spelling(field.name), value
+
     def as_dict(self) -> dict[str, Any]:
-        """Returns nested plain dicts and lists, the selected branch of a one-of only."""
-        return {spelling(f.name): _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        """Returns nested plain dicts and lists of what is written."""
+        return {name: plain(value) for name, value in self.written_items()}
 
 
 class UnknownFieldError(ConfigError, TypeError):
@@ -166,10 +173,11 @@ class OneOf(Config):
         """Returns the selected sub-section, or None when `type` is None."""
         return None if self.type is None else getattr(self, self.type)
 
-    def as_dict(self) -> dict[str, Any]:
-        if self.type is None:
-            return {"type": None}
-        return {"type": self.type, self.type: _plain(self.get())}
+    def written_items(self) -> Iterator[tuple[str, Any]]:
+        """Yields the type, and the sub-section that it selects."""
+        yield "type", self.type
+        if self.type is not None:
+            yield self.type, self.get()
 
 
 def spelling(name: str) -> str:
@@ -177,14 +185,13 @@ def spelling(name: str) -> str:
     return name[:-1] if name.endswith("_") and keyword.iskeyword(name[:-1]) else name
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Returns a value of a configuration as nested plain dicts and lists."""
     if isinstance(value, Config):
         return value.as_dict()
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    return value
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, tuple | list) else value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from official_trainer.config import fields, reference_text
-from official_trainer.config.declaration import OneOf
 from official_trainer.shown import escaped
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+@-]*(?:://[A-Za-z0-9_./+@-]+)?")
@@ -42,17 +41,9 @@ def flow(value: Any) -> str:
     return str(value) if isinstance(value, int) else quoted(reference_text.escaped(str(value)))
 
 
-def written_items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of a section or mapping that are written.
-
-    Of a one-of, its type and that branch; of a section that is read as a whole, what is not null.
-    """
-    is_whole = fields.is_section(value) and value.IS_WHOLE
-    for key, part in fields.children(value):
-        if isinstance(value, OneOf) and key not in ("type", value.type):
-            continue
-        if part is not None or not is_whole:
-            yield str(key), part
+def written_items(value: Any) -> Iterable[tuple[str, Any]]:
+    """Returns the fields of a section or mapping that are written."""
+    return value.written_items() if fields.is_section(value) else ((str(key), part) for key, part in value.items())
 
 
 def is_block(value: Any) -> bool:
@@ -60,7 +51,7 @@ def is_block(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return any(fields.is_section(item) or isinstance(item, dict) for item in value)
     has_fields = fields.is_section(value) or isinstance(value, dict)
-    return has_fields and next(written_items(value), None) is not None
+    return has_fields and any(True for _ in written_items(value))
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
