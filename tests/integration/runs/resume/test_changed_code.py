@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from official_trainer.checkpoints import manifest
+from official_trainer.runs.job import Job
 from official_trainer.runs.resume.config_changes import ConfigChangeError
 from official_trainer.tracking.git_state import COMMIT
-from tests.support import repository
+from tests.support import repository, toy
+from tests.support.config import sample
 from tests.support.guarded_runs import train
 
 
@@ -20,6 +22,10 @@ def workspace(tmp_path, monkeypatch):
     return folder
 
 
+def job(model_dir):
+    return Job(experiment="guarded_run", resolved=sample.resolved(), model_dir=model_dir, mode="train")
+
+
 def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeypatch, capsys):
     """N33: the run and its checkpoints record the commit; the same files in another commit are no change."""
     first = repository.commit(workspace, "first\n")
@@ -28,20 +34,16 @@ def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeyp
     assert json.loads(Path(model_dir, "run.json").read_text())["git_revision"] == first
     assert manifest.read(model_dir, 2).run.commit == first
 
-    repository.git(workspace, "commit", "-q", "--allow-empty", "-m", "nothing")
-    monkeypatch.setenv(COMMIT, same := repository.git(workspace, "rev-parse", "HEAD"))
-    train(model_dir, "trainer.train_steps=3")
-
     second = repository.commit(workspace, "second\n")
     monkeypatch.setenv(COMMIT, second)
     with pytest.raises(ConfigChangeError) as caught:
         train(model_dir)
     said = str(caught.value)
     assert said.splitlines()[:2] == [
-        f"--model_dir={model_dir}: the code is not the one that ckpt-3 was saved with",
+        f"--model_dir={model_dir}: the code is not the one that ckpt-2 was saved with",
         "Changes what the run computes from here on:",
     ]
-    assert said.splitlines()[2].startswith(f"  code: {same[:20]}") and said.splitlines()[2].endswith("; changed: x")
+    assert said.splitlines()[2].startswith(f"  code: {first[:20]}") and said.splitlines()[2].endswith("; changed: x")
     assert "\nTo continue with the new code, add --allow_config_change\n" in said
     assert "To continue with the old ones, submit the job from the commit before: `git stash` or `git" in said
     capsys.readouterr()
@@ -49,20 +51,17 @@ def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeyp
     assert "; changed: x, by --allow_config_change" in capsys.readouterr().out
     assert manifest.read(model_dir, 4).run.commit == second
 
+    repository.git(workspace, "commit", "-q", "--allow-empty", "-m", "nothing")
+    monkeypatch.setenv(COMMIT, repository.git(workspace, "rev-parse", "HEAD"))
+    train(model_dir)
 
-def test_commits_that_git_does_not_have_here(workspace, model_dir, monkeypatch):
-    """N33: as in an image: they differ, and no file is named."""
+
+def test_commits_that_git_does_not_have_here_and_no_commit(workspace, model_dir, monkeypatch):
+    """N33: as in an image: they differ, and no file is named. Outside of jobs, to edit and train is daily work."""
     monkeypatch.setenv(COMMIT, "1" * 40)
-    train(model_dir, "trainer.train_steps=2")
+    toy.commit(model_dir, 2, job(model_dir).facts)
     monkeypatch.setenv(COMMIT, "2" * 40)
     with pytest.raises(ConfigChangeError, match=r"code: 1+ -> 2+\n"):
-        train(model_dir)
-
-
-def test_code_is_not_compared_outside_of_jobs(workspace, model_dir, monkeypatch):
-    """To edit and train in the workspace is daily work, and needs no flag."""
-    monkeypatch.setenv(COMMIT, repository.commit(workspace, "first\n"))
-    train(model_dir, "trainer.train_steps=2")
+        job(model_dir).check_changes()
     monkeypatch.delenv(COMMIT)
-    (workspace / "x").write_text("edited\n")
-    train(model_dir)
+    assert job(model_dir).check_changes() == ()
