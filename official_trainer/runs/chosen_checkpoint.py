@@ -31,10 +31,8 @@ class DeletedError(CheckpointError):
     exit_code = ExitCode.RETRY
 
 
-def find_checkpoint(job: Job, checkpoint: str, verified: tuple[str, int] | None = None) -> tuple[str, int]:
+def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
     """Returns directory and step of the newest (`latest`), the `best` or a numbered checkpoint of a run, verified.
-
-    Of what an earlier call has returned, and so `verified`, the checksums are not compared again.
 
     Raises:
       CheckpointError: it is not there, or it is damaged.
@@ -60,7 +58,7 @@ def find_checkpoint(job: Job, checkpoint: str, verified: tuple[str, int] | None 
             f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
         )
     with deletion_explained(directory, step, was_there=step in steps):
-        if damage := manifest.damage(directory, step, checksums=(directory, step) != verified):
+        if damage := manifest.damage(directory, step):
             others = [other for other in steps if other != step]
             fix = f"; name another with --checkpoint: {', '.join(map(str, others))}" if others else ""
             raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}{fix}")
@@ -83,30 +81,22 @@ def deletion_explained(directory: str, step: int, *, was_there: bool = True) -> 
 
 
 def build_at(job: Job, checkpoint: str) -> tuple[Trainer, int]:
-    """Returns the trainer of a job with the weights of a checkpoint, as `load_chosen` loads it, and its step."""
-    first = find_checkpoint(job, checkpoint)
+    """Returns the trainer of a job with the weights of the checkpoint that `find_checkpoint` finds, and its step."""
+    directory, step = find_checkpoint(job, checkpoint)
     trainer = build(job)
-    return trainer, load_chosen(job, trainer, checkpoint, first)[1]
+    load_weights(job, trainer, directory, step)
+    return trainer, step
 
 
-def load_chosen(job: Job, trainer: Trainer, checkpoint: str, first: tuple[str, int]) -> tuple[str, int]:
-    """Loads the weights of a checkpoint of a run, and returns its directory and step.
-
-    Args:
-      job: the run; while its model was built, it may have gone on.
-      trainer: takes the weights.
-      checkpoint: `latest`, `best` or a step; empty for none but `first`.
-      first: what `find_checkpoint` has found before the model was built.
+def load_weights(job: Job, trainer: Trainer, directory: str, step: int) -> None:
+    """Loads the weights of a checkpoint that was found before the model was built.
 
     Raises:
-      CheckpointError: it is damaged; or, as a DeletedError, it is gone.
+      CheckpointError: it is damaged; or, as a DeletedError, it is gone, because its run has gone on meanwhile.
     """
-    with deletion_explained(*first):
-        directory, step = find_checkpoint(job, checkpoint, first) if checkpoint else first
     warn_of_gin(job, directory, step)  # first: it may be why the weights do not fit
     with deletion_explained(directory, step):
         trainer.checkpoint_state.load_weights(directory, step)
-    return directory, step
 
 
 def results_at(job: Job, step: int) -> dict[str, float]:

@@ -34,7 +34,7 @@ from official_trainer.runs.build import (
     trackers_of,
     trackers_of_evaluation,
 )
-from official_trainer.runs.chosen_checkpoint import find_checkpoint, load_chosen, warn_of_gin
+from official_trainer.runs.chosen_checkpoint import find_checkpoint, load_weights, warn_of_gin
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
@@ -84,7 +84,8 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
                 _logger.warning("%s holds no checkpoint; the weights that are evaluated are %s", job.model_dir, weights)
                 step = trainer.context.step
             else:
-                _, step = load_chosen(job, trainer, checkpoint, chosen)
+                step = chosen[1]
+                load_weights(job, trainer, *chosen)
             watchdog.enter("evaluate", step)
             with working(f"evaluating step {step}", quiet=job.quiet):
                 eval_points = _evaluate(job, trainer, step)

@@ -122,13 +122,13 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings) -> dict[str
     files.make_dirs(settings.output_dir)
     name = f"lock-{settings.share.index}" if settings.share.index else "lock"
     with job.lock(settings.output_dir, flag="--output", name=name):
-        return {"rows": float(_predict(job, checkpoint, chosen, settings))}
+        return {"rows": float(_predict(job, chosen, settings))}
 
 
-def _predict(job: Job, checkpoint: str, chosen: tuple[str, int] | None, settings: PredictionSettings) -> int:
+def _predict(job: Job, chosen: tuple[str, int] | None, settings: PredictionSettings) -> int:
     """Writes the files of a share that are not there; returns how many rows these have."""
     from official_trainer.runs.build import build
-    from official_trainer.runs.chosen_checkpoint import load_chosen
+    from official_trainer.runs.chosen_checkpoint import load_weights
 
     target = _opened(job, settings, chosen)
     if target.next_number() is None:
@@ -141,10 +141,7 @@ def _predict(job: Job, checkpoint: str, chosen: tuple[str, int] | None, settings
         trainer = build(job)
         if chosen is not None:
             watchdog.enter("restore", chosen[1])
-            loaded = load_chosen(job, trainer, "" if target.num_there else checkpoint, chosen)
-            if loaded != chosen:  # the run has gone on meanwhile
-                chosen = loaded
-                target = _opened(job, settings, chosen)
+            load_weights(job, trainer, *chosen)
         watchdog.enter("predict", None if chosen is None else chosen[1])
         with trainer.strategy.scope():
             inference = _inference(trainer, settings.model)
