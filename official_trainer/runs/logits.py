@@ -1,11 +1,11 @@
-"""Cross-entropies and AUC that get logits for probabilities, or the other way round: they compute, and say nothing.
+"""Cross-entropies and AUC that get logits where they take probabilities: they compute, and say nothing.
 
-Owns: finding them by the values that they get in one step. Does not own: which step (`runs/check.py`).
+Owns: finding them by the values that they get in one step. Does not own: which step (`runs/check.py`), probabilities
+where they take logits, of which Keras warns.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import itertools
@@ -23,12 +23,10 @@ from official_trainer.user_code import is_users
 
 _TOLERANCE = 1e-3
 """Half precision rounds probabilities by as much."""
-_MOST_KEPT = 16
-"""So many of the last results of sigmoid and softmax are compared with logits; a model may have large ones inside."""
 
 
 def in_first_batch(trainer: Any, task: Any, model: Any, batches: Iterable[Any], optimizer: Any = None) -> list[str]:
-    """Returns a line for each function or metric that gets the wrong of both in a step on the first replica's part.
+    """Returns a line for each function or metric that gets logits for probabilities in a step on a replica's part.
 
     Args:
       trainer: whose strategy has distributed the batches.
@@ -59,36 +57,28 @@ class _Calls:
 
     def __init__(self, task: Any) -> None:
         self._module = type(task).__module__
-        self._made = collections.deque[tuple[str, Any]](maxlen=_MOST_KEPT)
         self.lines: list[str] = []
 
-    def __call__(self, frame: types.FrameType, event: str, value: Any) -> None:
+    def __call__(self, frame: types.FrameType, event: str, _: object) -> None:
         name, package = frame.f_code.co_name, str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in ("keras", "tf_keras", "tensorflow"):
+        if event != "call" or package not in ("keras", "tf_keras"):
             return
-        if event == "return" and name in ("sigmoid", "softmax", "softmax_v2") and hasattr(value, "numpy"):
-            self._made.append((name.removesuffix("_v2"), value))
         given: Any = frame.f_locals
-        if event == "call" and name == "update_state" and "AUC" in kerases.kinds(given["self"]):
+        if name == "update_state" and "AUC" in kerases.kinds(given["self"]):
             self._look_at("AUC", frame, takes_logits=given["self"].get_config()["from_logits"])
-        elif event == "call" and name.endswith("crossentropy") and "from_logits" in given:
+        elif name.endswith("crossentropy") and "from_logits" in given:
             self._look_at(name, frame, takes_logits=given["from_logits"])
 
     def _look_at(self, name: str, frame: types.FrameType, *, takes_logits: bool) -> None:
         outputs = frame.f_locals.get("y_pred")
-        if not hasattr(outputs, "numpy"):
+        if takes_logits or not hasattr(outputs, "numpy"):
             return
-        values, wrong = _flat(outputs), ""
+        values = tf.cast(outputs, tf.float32).numpy()
         low, high = values.min(initial=math.inf), values.max(initial=-math.inf)
-        if takes_logits:
-            same = [activation for activation, made in self._made if _are_close(_flat(made), values)]
-            for activation in same[:1]:
-                wrong = f"logits, and gets what {activation} returns: leave out from_logits=True, or {activation}"
-        elif low < -_TOLERANCE or 1 + _TOLERANCE < high < math.inf:
+        if low < -_TOLERANCE or 1 + _TOLERANCE < high < math.inf:
             fix = "set from_logits=True, or end the model with sigmoid or softmax"
-            wrong = f"probabilities, and gets values from {low:.3g} to {high:.3g}: {fix}"
-        if wrong:
-            self.lines.append(f"{name}{self._place(frame)} takes {wrong}")
+            line = f"takes probabilities, and gets values from {low:.3g} to {high:.3g}: {fix}"
+            self.lines.append(f"{name}{self._place(frame)} {line}")
 
     def _place(self, frame: types.FrameType | None) -> str:
         """Returns which metric called, or the line of the user's that did; empty where neither is known."""
@@ -100,12 +90,3 @@ class _Calls:
                 return f", at {line_of_code(frame.f_code.co_filename, frame.f_lineno).brief},"
             frame = frame.f_back
         return ""
-
-
-def _flat(values: Any) -> Any:
-    """Returns numbers as an array of one dimension, NumPy's."""
-    return tf.reshape(tf.cast(values, tf.float32), [-1]).numpy()
-
-
-def _are_close(left: Any, right: Any) -> bool:
-    return left.shape == right.shape and bool((abs(left - right) <= _TOLERANCE).all())

@@ -1,4 +1,4 @@
-"""What `check` says of logits in the place of probabilities, and the other way round, in both Kerases."""
+"""What `check` says of logits in the place of probabilities, in both Kerases."""
 
 import contextlib
 import dataclasses
@@ -45,30 +45,17 @@ class LogitsTask(toy.ToyTask):
 
 
 FORGOTTEN = "takes probabilities, and gets values from -[0-9.]+ to [0-9.]+: set from_logits=True, or end the model"
-TWICE = "takes logits, and gets what {} returns: leave out from_logits=True, or {}$"
 SQUARES = lambda _: lambda labels, outputs: (labels - outputs) ** 2  # noqa: E731
 CASES = {
     "function": (None, lambda k: k.losses.binary_crossentropy, None, f"binary_crossentropy, at .*:[0-9]+, {FORGOTTEN}"),
     "class": (None, lambda k: k.losses.BinaryCrossentropy(), None, f"binary_crossentropy, at .*:[0-9]+, {FORGOTTEN}"),
     "focal": (None, lambda k: k.losses.BinaryFocalCrossentropy(), None, f"binary_focal_crossentropy, .*{FORGOTTEN}"),
-    "both": (
-        "softmax",
-        lambda k: k.losses.CategoricalCrossentropy(from_logits=True),
-        None,
-        f"categorical_crossentropy, at .*, {TWICE.format(*['softmax'] * 2)}",
-    ),
     "metric": (None, SQUARES, lambda k: k.metrics.AUC(name="area"), f"AUC of the metric 'area' {FORGOTTEN}"),
     "metric of a loss": (
-        "sigmoid",
+        None,
         SQUARES,
-        lambda k: k.metrics.BinaryCrossentropy(name="entropy", from_logits=True),
-        f"binary_crossentropy of the metric 'entropy' {TWICE.format(*['sigmoid'] * 2)}",
-    ),
-    "metric twice": (
-        "sigmoid",
-        SQUARES,
-        lambda k: k.metrics.AUC(name="area", from_logits=True),
-        f"AUC of the metric 'area' {TWICE.format(*['sigmoid'] * 2)}",
+        lambda k: k.metrics.BinaryCrossentropy(name="entropy"),
+        f"binary_crossentropy of the metric 'entropy' {FORGOTTEN}",
     ),
     "probabilities": ("softmax", lambda k: k.losses.CategoricalCrossentropy(), None, None),
     "logits": (None, lambda k: k.losses.BinaryCrossentropy(from_logits=True), None, None),
@@ -78,14 +65,14 @@ CASES = {
 }
 
 
-OF_KERAS_3 = ("class", "both", "metric", "metric of a loss", "logits")
+OF_KERAS_3 = ("class", "metric", "metric of a loss", "logits")
 NAMES = [("tf_keras", name) for name in CASES] + [("keras", name) for name in CASES]
 
 
 @pytest.mark.parametrize(
     ("keras", "name"), cases(NAMES, *(case for case in NAMES if case[0] == "tf_keras" or case[1] in OF_KERAS_3))
 )
-def test_what_gets_the_wrong_of_both_is_named(name, keras):
+def test_what_gets_logits_for_probabilities_is_named(name, keras):
     """N10: with its line or its metric; nothing is said of what is right."""
     keras = {"tf_keras": keras2, "keras": keras3}[keras]
     activation, loss, metric, said = CASES[name]
