@@ -135,12 +135,13 @@ def test_files_are_read_one_after_the_other(data, trained, tmp_path, monkeypatch
 def test_best_latest_and_numbered_checkpoints(trained, tmp_path):
     """N18: each has its own predictions; the manifest says of which they are."""
     model_dir, expected = trained
-    for which in ("latest", "20", "10", "best"):
+    said = {}
+    for which in ("latest", "10", "best"):
         do(model_dir, checkpoint=which, output_dir=str(tmp_path / which), format="npy")
-    assert loaded(tmp_path / "latest").tobytes() == loaded(tmp_path / "20").tobytes()
+        said[which] = json.loads((tmp_path / which / MANIFEST).read_text())["settings"]
+    np.testing.assert_allclose(loaded(tmp_path / "latest"), expected, rtol=1e-5, atol=1e-6)
     assert not np.allclose(loaded(tmp_path / "10"), expected, atol=1e-4)
-    said = {which: json.loads((tmp_path / which / MANIFEST).read_text())["settings"] for which in ("20", "10", "best")}
-    assert [said[which]["checkpoint"] for which in ("20", "10")] == [20, 10]
+    assert [said[which]["checkpoint"] for which in ("latest", "10")] == [20, 10]
     assert len({settings["checkpoint_digest"] for settings in said.values()}) == 3
 
 
@@ -360,27 +361,27 @@ def test_data_without_labels_has_none(tmp_path):
     assert set(seen) == {None}
 
 
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
-        (
-            lambda logits: tf.reduce_mean(logits),
-            r"the output 'logits' has shape \[\] for 5 examples; it needs a row for",
-        ),
-        (lambda logits: {"a": logits, "b": logits[:3]}, r"Odd.inference_step: the output 'b' has shape \[3, 3\] for 5"),
-        (
-            lambda logits: {"a": tf.RaggedTensor.from_tensor(logits)},
-            r"Odd.inference_step returns a RaggedTensor; predictions are rows of dense tensors, so return its",
-        ),
-    ],
-)
-def test_outputs_without_a_row_for_each_example_are_refused(outputs, message):
+ODD = [
+    (lambda logits: tf.reduce_mean(logits), r"the output 'logits' has shape \[\] for 5 examples; it needs a row for"),
+    (lambda logits: {"a": logits, "b": logits[:3]}, r"Odd.inference_step: the output 'b' has shape \[3, 3\] for 5"),
+    (
+        lambda logits: {"a": tf.RaggedTensor.from_tensor(logits)},
+        r"Odd.inference_step returns a RaggedTensor; predictions are rows of dense tensors, so return its",
+    ),
+]
+
+
+def test_outputs_without_a_row_for_each_example_are_refused():
     """N18: with the name of the output, and its shape."""
 
     class Odd(toy.ToyTask):
+        outputs = None
+
         def inference_step(self, inputs, model):
-            return outputs(model(inputs, training=False))
+            return Odd.outputs(model(inputs, training=False))
 
     model = toy.build().model
-    with pytest.raises(OutputError, match=message):
-        list(Inference(Odd(None), model).batches(toy.examples(5).batch(5)))
+    for outputs, message in ODD:
+        Odd.outputs = staticmethod(outputs)
+        with pytest.raises(OutputError, match=message):
+            list(Inference(Odd(None), model).batches(toy.examples(5).batch(5)))

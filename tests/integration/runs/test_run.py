@@ -414,7 +414,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("what", cases([*REFUSED], "a metric", "other weights", "devices"))
 def test_what_is_refused_before_the_first_step_leaves_a_directory_as_it_was(what, model_dir):
     """N15, N6, T11: not there, empty, or with what is no run; the next run there is no restart."""
     setting, message, names = REFUSED[what]
