@@ -24,7 +24,7 @@ from official_trainer.runs import prediction_formats, run
 from official_trainer.runs.build import build
 from official_trainer.runs.job import Job
 from official_trainer.runs.predict import Batches, predict_into
-from official_trainer.runs.predictions import MANIFEST, PredictionFiles, PredictionsError, PredictionSettings
+from official_trainer.runs.predictions import MANIFEST, PredictionFiles, PredictionsError, PredictionSettings, Share
 from official_trainer.tasks import export, registry
 from tests import ROOT
 from tests.support import toy
@@ -231,10 +231,10 @@ def test_a_section_that_is_not_there_is_refused(tmp_path):
 # From Python.
 
 
-def opened(directory, format, batch_size, shard_size=None):
+def opened(directory, format, batch_size, shard_size=None, share=(0, 1)):
     directory.mkdir(exist_ok=True)
     settings = {"format": format, "shard_size": shard_size}
-    return PredictionFiles(str(directory), settings, batch_size=batch_size)
+    return PredictionFiles(str(directory), settings, batch_size=batch_size, share=Share(index=share[0], count=share[1]))
 
 
 def batches_of(inference, task, section, **options):
@@ -247,8 +247,11 @@ GOES_ON = [(pipeline, strategy) for pipeline in (arrays, records, stream) for st
 
 
 @pytest.mark.parametrize(("pipeline", "strategy"), cases(GOES_ON, (records, "off"), (stream, "off")))
-def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_path, monkeypatch):
-    """N18: for data in memory, in files, and of a plain dataset, which alone is read from its start; draws are kept."""
+def test_what_is_broken_off_or_shared_out_has_the_same_bytes(pipeline, strategy, tmp_path, monkeypatch):
+    """N18: for data in memory, in files, and of a plain dataset, which alone is read from its start; draws are kept.
+
+    Three processes, one after the other, write what one does; the last one sees that all is there.
+    """
     monkeypatch.setattr(Noisy, "pipeline", staticmethod(pipeline))
     monkeypatch.setattr("official_trainer.runs.predict._NEAR_BATCHES", 1)
     path = str(tmp_path / "x.tfrecord")
@@ -261,8 +264,8 @@ def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_
     with trainer.strategy.scope():
         inference = Inference(trainer.task, trainer.model)
 
-    def write(folder, most=None):
-        target = opened(tmp_path / folder, "npy", 14, shard_size=28)
+    def write(folder, most=None, size=28, share=(0, 1)):
+        target = opened(tmp_path / folder, "npy", 14, shard_size=size, share=share)
         batches = batches_of(inference, trainer.task, section, on_batch=lambda: read.append(folder))
         if most is None:
             return predict_into(target, batches)
@@ -274,6 +277,9 @@ def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_
     assert write("broken")
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
     assert len(read) == (8 if pipeline is stream else 4)
+    for size, said in ((28, [False, False, True]), (None, [False, True, True])):
+        assert [write(f"shared {size}", size=size, share=(index, 3)) for index in (2, 0, 1)] == said
+    assert contents(tmp_path / "shared 28") == contents(tmp_path / "whole")
     parts = [np.load(path) for path in sorted((tmp_path / "whole").glob("predictions-*.npz"))]
     assert sorted(parts[0]) == ["drawn", "features", "logits", "with/dropout", "with/noise"]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -47,24 +47,15 @@ def test_a_subclassed_model_is_exported_with_what_it_was_called_with(tmp_path, c
     )
 
 
-def test_a_task_finds_its_logging_dir(tmp_path, monkeypatch):
-    """N10: Mask R-CNN without `annotation_file` writes its own there."""
-    build = MockTask.build_metrics
-
-    def writing(self, training=True):
-        Path(self.logging_dir, "annotation.json").write_text("{}")
-        return build(self, training)
-
-    monkeypatch.setattr(MockTask, "build_metrics", writing)
-    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"]) == 0
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_run_that_begins_during_a_check_keeps_its_directory(tmp_path, monkeypatch):
-    """N10: the check had made it; what is not the check's stays."""
+    """N10: the check had made it; what is not the check's stays. A task finds its `logging_dir`, and may write there.
+
+    Mask R-CNN without `annotation_file` writes its own.
+    """
     build = MockTask.build_metrics
 
     def beginning(self, training=True):
+        Path(self.logging_dir, "annotation.json").write_text("{}")
         (tmp_path / "run" / "run.json").write_text("{}")
         return build(self, training)
 
@@ -73,26 +64,21 @@ def test_a_run_that_begins_during_a_check_keeps_its_directory(tmp_path, monkeypa
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
 
 
-def test_a_directory_that_was_there_stays(tmp_path):
-    """N10: an empty one, too."""
-    (tmp_path / "run").mkdir()
-    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"]) == 0
-    assert not [*(tmp_path / "run").iterdir()]
-
-
 ROOT = "trainer.optimizer_config"
 ENDS = (f"{ROOT}.learning_rate={{type: cosine, cosine: {{initial_learning_rate: 0.1, decay_steps: 1}}}}",)
 NEVER = (*ENDS, f"{ROOT}.warmup={{type: linear, linear: {{warmup_steps: 5}}}}", "trainer.train_steps=9")
 
 
 def test_a_schedule_that_ends_early_is_a_warning(tmp_path, capfd):
-    """N31, N10: one line, before anything is built, with what to add to the command."""
+    """N31, N10: one line, before anything is built, with what to add to the command; an empty directory stays."""
+    (tmp_path / "run").mkdir()
     assert cli.main(["check", *MOCK, *ENDS, f"--model_dir={tmp_path / 'run'}"]) == 0
     path = f"{ROOT}.learning_rate.cosine.decay_steps"
     assert (
         f"warning: --set: {path}: the learning rate stays at 0 from step 1 on, and training ends at step 2; "
         f"add --set={path}=2\n"
     ) in capfd.readouterr().err
+    assert not [*(tmp_path / "run").iterdir()]
 
 
 def test_a_rate_of_0_throughout_is_refused(tmp_path, capfd):
