@@ -170,7 +170,6 @@ def _evaluate_all(
                 files.make_dirs(job.path("continuous_eval"))
                 operative.replace()
                 stack.callback(operative.save)
-            lease.reading(step)
             version = _version(job.model_dir, step)
             try:
                 trainer.checkpoint_state.load_weights(job.model_dir, step)
@@ -179,7 +178,6 @@ def _evaluate_all(
                     raise
                 _logger.warning("checkpoint %d cannot be evaluated: %s", step, damage)
                 damaged.add(version)  # if it is written again, it is evaluated
-                lease.reading(None)
                 continue
             if not results:  # the first since the start: an earlier process may have died before its row
                 trackers.all.describe(job.experiment, configuration.flat(job.config))

@@ -3,10 +3,9 @@
 Owns: `continuous_eval/lease.json`, how it is kept alive, and when it is dead.
 Does not own: which checkpoints are evaluated (`evaluate.py`), what is deleted (`checkpoints/store.py`). No TensorFlow.
 
-The file holds the `host` and the `pid` of the evaluator, the step that it is `reading` now (null while it waits), the
-steps that it has `done` and does not need any more, and when it was last `renewed`, in Unix seconds by its own clock.
-To the trainer the lease is alive for `LEASE_SECONDS` after it has seen the content change, by its own clock, which
-nobody sets: clocks of two processes are never compared.
+The file holds the `host` and the `pid` of the evaluator, the steps that it has `done` and does not need any more, and
+when it was last `renewed`, in Unix seconds by its own clock. To the trainer the lease is alive for `LEASE_SECONDS`
+after it has seen the content change, by its own clock, which nobody sets: clocks of two processes are never compared.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ class EvaluatorLease:
         self._folder = files.join(model_dir, _FOLDER)
         self._path = files.join(self._folder, _NAME)
         self._done = set(done)
-        self._reading: int | None = None
         self._clock = clock
         self._lock = threading.Lock()
         self._is_written = self._has_failed = False
@@ -75,15 +73,10 @@ class EvaluatorLease:
             if error_type is None:
                 files.remove(self._path)
 
-    def reading(self, step: int | None) -> None:
-        """Records which checkpoint is evaluated now, if any."""
-        self._reading = step
-        self.renew()
-
     def done(self, step: int) -> None:
         """Lets retention delete the checkpoint of `step`; called once its results are recorded."""
         self._done = self._done | {step}  # a new set, because the thread may be writing the old one
-        self.reading(None)
+        self.renew()
 
     def renew(self) -> None:
         """Writes the lease. An error is logged and the write tried again, because it must not end an evaluation."""
@@ -99,7 +92,6 @@ class EvaluatorLease:
                         "host": socket.gethostname(),
                         "pid": os.getpid(),
                         "renewed": round(self._clock(), 3),
-                        "reading": self._reading,
                         "done": sorted(self._done),
                     }
                     files.write_text_atomically(self._path, json.dumps(lease) + "\n", durable=False)
@@ -134,8 +126,7 @@ class LeasedSteps:
             text = files.read_text(self._path)
             lease = files.parse_json(text)
             done = frozenset(lease["done"])
-            at = "waiting" if lease["reading"] is None else f"at step {lease['reading']}"
-            evaluator = f"the evaluator on {lease['host']}, process {lease['pid']}, {at}"
+            evaluator = f"the evaluator on {lease['host']}, process {lease['pid']}"
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:

@@ -75,7 +75,7 @@ def make_run(folder, *sets):
         done = run_command(argv if name == "predict" else [*argv, *sets], cwd=ROOT, folder=folder)
         assert done.code == 0, done.err
     (run / ".lock.json").write_text(json.dumps({"owner": "dead", "pid": 1, "machine": "other", "renewals": 1}))
-    lease = {"host": "other", "pid": 1, "renewed": 0.0, "reading": None, "done": [10]}
+    lease = {"host": "other", "pid": 1, "renewed": 0.0, "done": [10]}
     (run / "continuous_eval" / "lease.json").write_text(json.dumps(lease))
     return run
 

@@ -270,7 +270,7 @@ def of_twenty_steps(tmp_path_factory):
 
 def leave_lease(model_dir, done):
     """Writes the lease of an evaluator on another host, whose clock is wrong."""
-    lease = {"host": "far", "pid": 7, "renewed": time.time() - 1000, "reading": 20, "done": done}
+    lease = {"host": "far", "pid": 7, "renewed": time.time() - 1000, "done": done}
     files.make_dirs(f"{model_dir}/continuous_eval")
     files.write_text_atomically(f"{model_dir}/continuous_eval/lease.json", json.dumps(lease))
 

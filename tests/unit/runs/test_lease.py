@@ -48,7 +48,7 @@ def path_of(run_dir):
 
 def leave(run_dir, **changes):
     """Writes the lease of an evaluator on another host, and returns its path."""
-    values = {"host": "far", "pid": 7, "renewed": NOW, "reading": 30, "done": [10, 20], **changes}
+    values = {"host": "far", "pid": 7, "renewed": NOW, "done": [10, 20], **changes}
     path_of(run_dir).parent.mkdir(exist_ok=True)
     path_of(run_dir).write_text(json.dumps(values))
     return path_of(run_dir)
@@ -60,11 +60,9 @@ def test_what_is_not_evaluated_is_kept(run_dir, clock, no_thread):
     assert list(wanted((10, 20))) == []
     with EvaluatorLease(str(run_dir), done=[10], clock=clock) as held:
         assert list(wanted((10, 20, 30))) == [20, 30]
-        held.reading(20)
         said = json.loads(path_of(run_dir).read_text())
-        values = {"host": socket.gethostname(), "pid": os.getpid(), "reading": 20, "done": [10]}
+        values = {"host": socket.gethostname(), "pid": os.getpid(), "done": [10]}
         assert said == {**values, "renewed": START}
-        assert list(wanted((10, 20, 30))) == [20, 30]
         held.done(20)
         assert list(wanted((10, 20, 30))) == [30]
     assert list(wanted((10, 20, 30))) == []
@@ -98,7 +96,7 @@ def test_a_dead_lease_holds_nothing_and_is_collected(run_dir, clock, caplog, sec
     clock.now += seconds
     assert list(wanted((20, 30))) == ([30] if is_kept else [])
     assert path.exists() is is_kept
-    message = f"the evaluator on far, process 7, at step 30 has not renewed its lease for {seconds:.0f} s"
+    message = f"the evaluator on far, process 7 has not renewed its lease for {seconds:.0f} s"
     assert (message in caplog.text) is not is_kept
 
 
@@ -187,8 +185,8 @@ def test_an_evaluator_that_falls_behind_is_named_once(run_dir, clock, caplog):
     wanted(range(100, 120))
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == (
-        "11 checkpoints beyond trainer.max_to_keep are kept for the evaluator on far, process 7, at step 30, which "
-        "renewed its lease 3 s ago: it is slower than training. Set trainer.checkpoint_interval higher, or stop it: "
+        "11 checkpoints beyond trainer.max_to_keep are kept for the evaluator on far, process 7, which renewed "
+        "its lease 3 s ago: it is slower than training. Set trainer.checkpoint_interval higher, or stop it: "
         "120 s later they may go."
     )
 
@@ -197,7 +195,7 @@ def test_a_lease_that_cannot_be_written_ends_no_evaluation(run_dir, clock, caplo
     """N14: said once, and tried again."""
     (run_dir / "continuous_eval").write_text("a file in the way")
     with caplog.at_level(logging.WARNING), EvaluatorLease(str(run_dir), clock=clock) as held:
-        held.reading(10)
+        held.renew()
         assert caplog.text.count("lease.json cannot be written: ") == 1
         (run_dir / "continuous_eval").unlink()
         held.done(10)
