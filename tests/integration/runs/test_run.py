@@ -126,7 +126,8 @@ def test_running_again_changes_nothing_and_returns_the_result(finished):
 def test_a_run_that_stops_at_steps_equals_one_in_one(finished, model_dir):
     """N1, N15: `--until_step`, where nothing is due and where all is: every bit, the rows and the export are the same.
 
-    With shuffling, dropout and averaging, whatever `steps_per_loop`.
+    With shuffling, dropout and averaging, whatever `steps_per_loop`. N16, N51: the time of all processes is added up,
+    and its rows are there once.
     """
     for until_step in (33, 40):
         metrics = do(model_dir, until_step=until_step)
@@ -140,6 +141,13 @@ def test_a_run_that_stops_at_steps_equals_one_in_one(finished, model_dir):
     assert_same_checkpoint(finished[0], model_dir, 80)
     assert rows(model_dir) == rows(finished[0])
     assert files.list_dir(f"{model_dir}/export") == ["80"]
+    time = record(model_dir)["time"]
+    assert [attempt["steps"] for attempt in time["attempts"]] == [33, 7, 40]
+    assert time["attempts"][:2] == described["time"]["attempts"]
+    assert (time["total"]["restarts"], time["total"]["examples"]) == (2, 800)
+    starts = [attempt["seconds"]["start"] for attempt in time["attempts"]]
+    assert time["total"]["restart_seconds"] == pytest.approx(sum(starts[1:]))
+    assert steps_of(model_dir, "time") == [20, 40, 60, 80]
 
 
 def test_the_best_checkpoint_evaluates_to_its_record(finished):

@@ -22,11 +22,10 @@ from official_trainer.runs.health.time_account import (
     over_attempts,
     process_start_seconds,
 )
-from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, Trackers
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.threads import ThreadedTracker
-from tests.support.slow_runs import SleepyTask, do, recorded, time_rows
+from tests.support.slow_runs import SleepyTask, do, recorded
 
 IMPORTED_SECONDS = time.monotonic()
 
@@ -331,32 +330,6 @@ def test_a_process_knows_when_it_began(monkeypatch):
 
 
 # Whole runs.
-
-
-def test_a_run_that_is_stopped_and_started_again_is_added_up(model_dir, monkeypatch):
-    """N16: every process is on record however it ended, and rows are there once."""
-    stop = StopRequest()
-
-    class Stopper(Action):
-        def on_step(self, run):
-            stop.reason = "SIGTERM" if run.step == 40 else None
-
-    monkeypatch.setattr(SleepyTask, "build_actions", lambda self, trainer: [Stopper()])
-    with pytest.raises(PreemptedError):
-        do(model_dir, stop=stop, mode="train")
-    monkeypatch.undo()
-    first = recorded(model_dir)
-    assert first["status"] == "stopped"
-    stopped_at = first["steps"]["current"]
-    assert first["time"]["attempts"][0]["seconds"]["actions"] > 0
-    do(model_dir, mode="train")
-    time = recorded(model_dir)["time"]
-    assert [attempt["steps"] for attempt in time["attempts"]] == [stopped_at, 80 - stopped_at]
-    assert time["attempts"][0] == first["time"]["attempts"][0]
-    assert time["total"]["restarts"] == 1
-    assert time["total"]["restart_seconds"] == time["attempts"][1]["seconds"]["start"]
-    assert time["total"]["examples"] == 800
-    assert [row["step"] for row in time_rows(model_dir)] == [20, 40, 60, 80]
 
 
 def test_a_run_that_fails_is_on_record_too(model_dir, monkeypatch):

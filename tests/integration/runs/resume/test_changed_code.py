@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from official_trainer import config as configuration
 from official_trainer.checkpoints import manifest
 from official_trainer.runs.job import Job
+from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import ConfigChangeError
 from official_trainer.tracking.git_state import COMMIT
 from tests.support import repository, toy
 from tests.support.config import sample
-from tests.support.guarded_runs import train
+from tests.support.guarded_runs import guarded_run, train
 
 
 @pytest.fixture
@@ -22,11 +24,11 @@ def workspace(tmp_path, monkeypatch):
     return folder
 
 
-def job(model_dir):
-    return Job(experiment="guarded_run", resolved=sample.resolved(), model_dir=model_dir, mode="train")
+def job(model_dir, resolved, **options):
+    return Job(experiment="guarded_run", resolved=resolved, model_dir=model_dir, mode="train", **options)
 
 
-def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeypatch, capsys):
+def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeypatch):
     """N33: the run and its checkpoints record the commit; the same files in another commit are no change."""
     first = repository.commit(workspace, "first\n")
     monkeypatch.setenv(COMMIT, first)
@@ -34,8 +36,12 @@ def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeyp
     assert json.loads(Path(model_dir, "run.json").read_text())["git_revision"] == first
     assert manifest.read(model_dir, 2).run.commit == first
 
-    second = repository.commit(workspace, "second\n")
-    monkeypatch.setenv(COMMIT, second)
+    resolved = configuration.resolve(guarded_run(), experiment="guarded_run")
+    repository.git(workspace, "commit", "-q", "--allow-empty", "-m", "nothing")
+    monkeypatch.setenv(COMMIT, repository.git(workspace, "rev-parse", "HEAD"))
+    assert [change.path for change in job(model_dir, resolved).check_changes()] == ["trainer.train_steps"]
+
+    monkeypatch.setenv(COMMIT, repository.commit(workspace, "second\n"))
     with pytest.raises(ConfigChangeError) as caught:
         train(model_dir)
     said = str(caught.value)
@@ -46,22 +52,17 @@ def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeyp
     assert said.splitlines()[2].startswith(f"  code: {first[:20]}") and said.splitlines()[2].endswith("; changed: x")
     assert "\nTo continue with the new code, add --allow_config_change\n" in said
     assert "To continue with the old ones, submit the job from the commit before: `git stash` or `git" in said
-    capsys.readouterr()
-    train(model_dir, allow_config_change=True, quiet=False)
-    assert "; changed: x, by --allow_config_change" in capsys.readouterr().out
-    assert manifest.read(model_dir, 4).run.commit == second
-
-    repository.git(workspace, "commit", "-q", "--allow-empty", "-m", "nothing")
-    monkeypatch.setenv(COMMIT, repository.git(workspace, "rev-parse", "HEAD"))
-    train(model_dir)
+    accepted = job(model_dir, resolved, allow_config_change=True).check_changes()
+    assert "; changed: x, by --allow_config_change" in config_changes.notice(accepted, 2)
 
 
 def test_commits_that_git_does_not_have_here_and_no_commit(workspace, model_dir, monkeypatch):
     """N33: as in an image: they differ, and no file is named. Outside of jobs, to edit and train is daily work."""
+    resolved = sample.resolved()
     monkeypatch.setenv(COMMIT, "1" * 40)
-    toy.commit(model_dir, 2, job(model_dir).facts)
+    toy.commit(model_dir, 2, job(model_dir, resolved).facts)
     monkeypatch.setenv(COMMIT, "2" * 40)
     with pytest.raises(ConfigChangeError, match=r"code: 1+ -> 2+\n"):
-        job(model_dir).check_changes()
+        job(model_dir, resolved).check_changes()
     monkeypatch.delenv(COMMIT)
-    assert job(model_dir).check_changes() == ()
+    assert job(model_dir, resolved).check_changes() == ()
