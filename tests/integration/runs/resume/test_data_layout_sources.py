@@ -22,16 +22,18 @@ def test_data_that_has_changed_is_refused(tmp_path, monkeypatch, caplog):
 
     monkeypatch.setattr(random_access._Pipeline, "dataset", ordered)
     do(tmp_path, until_step=5)
-    changes = [
-        (r"order by grain 0\.2\.17 -> grain 0\.2\.18", lambda: versions.append("0.2.18")),
-        ("number of examples 101 -> 100", lambda: monkeypatch.setattr(points_run.Points, "__len__", lambda self: 100)),
-        ("fingerprint of the data data -> other", lambda: monkeypatch.setattr(points_run, "MARK", "other")),
-    ]
-    for message, change in changes:
-        change()
-        with pytest.raises(LayoutChangeError, match=f"task.train_data: .*{message}") as caught:
-            do(tmp_path)
-        assert caught.value.exit_code == ExitCode.CONFIG
+    versions.append("0.2.18")
+    monkeypatch.setattr(points_run, "MARK", "other")
+    monkeypatch.setattr(points_run.Points, "__len__", lambda self: 100)
+    with pytest.raises(LayoutChangeError) as caught:
+        do(tmp_path)
+    for change in (
+        "number of examples 101 -> 100",
+        "fingerprint of the data data -> other",
+        "order by grain 0.2.17 -> grain 0.2.18",
+    ):
+        assert f"task.train_data: {change}" in str(caught.value)
+    assert caught.value.exit_code == ExitCode.CONFIG
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] != "failed"  # that of the run before
     with caplog.at_level(logging.WARNING):
         do(tmp_path, allow_config_change=True, until_step=6)
