@@ -17,6 +17,7 @@ from official_trainer.runs.job import Job
 from official_trainer.runs.mistakes.report import report_of
 from official_trainer.tasks import registry
 from tests.support import points_run, several_tasks, toy  # noqa: F401  two register experiments
+from tests.support.cases import cases
 
 
 class RecordsConfig(schema.TaskConfig):
@@ -84,7 +85,7 @@ def test_a_scan_counts_and_lists_bad_examples(monkeypatch):
         scan("points_run", names=["train_data"], report=lines.append)
 
 
-@pytest.mark.parametrize("index", [0, 50])
+@pytest.mark.parametrize("index", cases([0, 50], 50))
 def test_a_bad_example_ends_the_run(index, tmp_path):
     """N45: before training if it is the first, else when it is due; with the exit code of data, and its place."""
     with pytest.raises(DataError, match=f"^example {index}: its checksum is wrong") as caught:
