@@ -7,7 +7,6 @@ showing it (TensorBoard's profile plugin).
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,8 +25,6 @@ _logger = logging.getLogger(__name__)
 FILE = "PROFILE"
 """The file in the run directory that asks for a profile."""
 
-_PLUGIN = "tensorboard_plugin_profile"
-
 LOOK_SECONDS = 2.0
 """Shortest time between two checks for that file."""
 
@@ -40,18 +37,18 @@ class ProfileError(UserError, RuntimeError):
 class ProfileConfig(ActionConfig):
     """Profiles a few steps; TensorBoard shows where their time goes, with its plugin `tensorboard-plugin-profile`.
 
+    The file `PROFILE` in the run directory starts one too: `touch MODEL_DIR/PROFILE`. It is removed when it does, a few
+    seconds later.
+
     Attributes:
       when: the steps after which a profile begins.
       steps: how many steps it covers.
-      on_demand: whether the file `PROFILE` in the run directory starts one too: `touch MODEL_DIR/PROFILE`. The file is
-        removed when it does, a few seconds later.
       directory: folder in the run directory; profiles lie in `plugins/profile` below it, where TensorBoard finds them.
     """
 
     when: When | None = When(at_steps=(100,))
     on_error: Literal["fail", "warn", "disable"] = "warn"
     steps: Positive = 5
-    on_demand: bool = True
     directory: str = "train"
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -76,9 +73,7 @@ class Profile(Action):
     @property
     def when(self) -> When:
         """The steps of planned profiles; and every few seconds, at ends of windows, where the file is to be checked."""
-        if self._config.on_demand or not self._planned.is_foreseeable:  # ending a profile moves the schedule's clock
-            return When(any=(self._planned, When(every_seconds=LOOK_SECONDS)))
-        return self._planned
+        return When(any=(self._planned, When(every_seconds=LOOK_SECONDS)))
 
     @when.setter
     def when(self, planned: When) -> None:
@@ -131,7 +126,7 @@ class Profile(Action):
         return CallAt(step=until)
 
     def _is_demanded(self, run: Run, now: float) -> bool:
-        if not self._config.on_demand or now - self._checked_seconds < LOOK_SECONDS:
+        if now - self._checked_seconds < LOOK_SECONDS:
             return False
         self._checked_seconds = now
         path = files.join(run.model_dir, FILE)
@@ -146,12 +141,5 @@ class Profile(Action):
         folder, _ = self._running
         self._running = None
         self._ended_seconds = self._clock()
-        try:
-            tf.profiler.experimental.stop()
-        except tf.errors.UnavailableError:
-            raise ProfileError("other code in this process has stopped the profiler, so there is no profile") from None
-        how = "TensorBoard's Profile tab shows it"
-        if importlib.util.find_spec(_PLUGIN) is None:  # TensorBoard alone has no such tab
-            release = ".".join(tf.__version__.split(".")[:2])  # other releases of the plugin bring another TensorFlow
-            how = f"to see it in TensorBoard: pip install '{_PLUGIN.replace('_', '-')}=={release}.*'"
-        _logger.info("a profile is in %s; %s", files.join(folder, "plugins", "profile"), how)
+        tf.profiler.experimental.stop()
+        _logger.info("a profile is in %s", files.join(folder, "plugins", "profile"))

@@ -37,12 +37,6 @@ def exported_run():
     return base.replace(task=task, trainer=trainer)
 
 
-ACTIONS = (
-    "trainer.actions=[{type: export_saved_model, max_to_keep: 2}, "
-    "{type: export_saved_model, name: often, directory: often, when: {every: 3}, max_to_keep: 4}]"
-)
-
-
 def do(model_dir, *sets):
     keras.backend.clear_session()
     resolved = configuration.resolve(registry.get_config("exported_run"), experiment="exported_run", sets=sets)

@@ -86,13 +86,6 @@ KILLS = {
 }
 
 
-def do_killed(monkeypatch, where, step, model_dir, *actions, **options):
-    """Runs it, killed at `where` (one of `KILLS`) of a step, and again to its end."""
-    with killed(monkeypatch, where, step):
-        do(model_dir, *actions, **options)
-    do(model_dir, *actions, **options)
-
-
 def kept(model_dir, directory="checkpoints"):
     """Returns what a checkpoint action keeps: {folder: (step, bits of every value)}."""
     found = {}

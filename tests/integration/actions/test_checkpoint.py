@@ -64,39 +64,22 @@ def test_one_name_is_a_path_that_stays(model_dir):
     assert manifest.read(f"{model_dir}/checkpoints/best", 10).extra["logs"]["dev/score"] == -0.5
 
 
-def test_another_run_starts_from_one(unbroken, model_dir):
-    """C3: `task.init_checkpoint` takes the folder."""
-    scripted_runs.ScriptedTask.scores = {}
-    folder = f"{unbroken}/checkpoints/0020-0.70"
-    scripted_runs.do(model_dir, train_steps=1, init_checkpoint=folder)
-    saved = {name.rpartition("/.ATTR")[0]: value for name, value in runs.values(folder, 20).items() if "kernel" in name}
-    trained = runs.values(model_dir, 1)
-    (name,) = saved
-    assert np.abs(trained[f"{name}/.ATTRIBUTES/VARIABLE_VALUE"] - saved[name]).max() < 0.011  # one step of Adam
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            CheckpointConfig(template="{step:q}"),
-            r"actions\[0\].template: cannot hold {step:q}: Unknown format code 'q'",
-        ),
-        (CheckpointConfig(template="a/b"), r"actions\[0\].template: produces names such as 'a/b', which no folder"),
-        (CheckpointConfig(directory="."), r"actions\[0\].directory: is '.'; it must be the name of one folder"),
-        (CheckpointConfig(directory="/tmp/other"), r"is '/tmp/other'; it must be the name of one folder"),
-        (CheckpointConfig(directory="../other"), r"is '../other'; it must be the name of one folder"),
-        (CheckpointConfig(directory="best"), r"is 'best', which the run uses itself; name another folder"),
-        (CheckpointConfig(directory="from-30"), r"is 'from-30', which the run uses itself; name another folder"),
-        (CheckpointConfig(mode="min"), r"actions\[0\].mode: has no effect without monitor"),
-        (CheckpointConfig(save_best_only=True), r"save_best_only: needs monitor: the metric that says what is best"),
-        (CheckpointConfig(initial_value_threshold=0.5), r"initial_value_threshold: has no effect without monitor"),
-    ],
-)
-def test_what_is_refused_before_anything_is_built(model_dir, config, message):
-    """C1, C3: messages of the config."""
+def test_what_is_refused_before_anything_is_built(model_dir):
+    """C1, C3, C6: messages of the config."""
+    refused = {
+        r"actions\[0\].template: cannot hold {step:q}: Unknown format code 'q'": CheckpointConfig(template="{step:q}"),
+        r"\[0\].directory: is '../other'; it must be the name of one folder": CheckpointConfig(directory="../other"),
+        r"is 'best', which the run uses itself; name another folder": CheckpointConfig(directory="best"),
+        r"actions\[0\].mode: has no effect without monitor": CheckpointConfig(mode="min"),
+        r"save_best_only: needs monitor: the metric that says": CheckpointConfig(save_best_only=True),
+        r"initial_value_threshold: has no effect": CheckpointConfig(initial_value_threshold=0.5),
+    }
+    for message, config in refused.items():
+        with pytest.raises(ConfigError, match=message):
+            scripted_runs.do(model_dir, config)
+    message = r"actions\[1\].directory: is 'checkpoints', like that of another checkpoint, and each would delete"
     with pytest.raises(ConfigError, match=message):
-        scripted_runs.do(model_dir, config)
+        scripted_runs.do(model_dir, CheckpointConfig(), CheckpointConfig(name="other"))
     assert not files.exists(model_dir)
 
 
@@ -107,20 +90,6 @@ def test_a_metric_that_is_not_there_is_refused_before_training(model_dir):
         scripted_runs.do(model_dir, CheckpointConfig(template="{validation_lost:.2f}"))
     with pytest.raises(LookupError, match=r"action 'checkpoint': evaluation does not produce 'dev\|scor'"):
         scripted_runs.do(model_dir, CheckpointConfig(monitor="dev|scor"))
-    assert committed_steps(model_dir) == ()
-
-
-@pytest.mark.parametrize(
-    ("actions", "trainer", "message"),
-    [
-        ((CheckpointConfig(monitor="perplexity"),), {}, "is unknown whether a higher or a lower 'perplexity'"),
-    ],
-)
-def test_what_is_refused_before_the_first_step(model_dir, actions, trainer, message):
-    """C1, C3: messages."""
-    with pytest.raises(ActionError, match=message) as caught:
-        scripted_runs.do(model_dir, *actions, **trainer)
-    assert caught.value.exit_code == 2
     assert committed_steps(model_dir) == ()
 
 
@@ -155,9 +124,13 @@ def test_an_epoch_whose_length_nobody_knows(model_dir, monkeypatch):
         scripted_runs.do(model_dir, CheckpointConfig(template="{epoch}"), validation_steps=1)
 
 
-def test_two_that_share_a_folder_are_refused(model_dir):
-    """C6: before anything is built."""
-    both = CheckpointConfig(), CheckpointConfig(name="other")
-    message = r"actions\[1\].directory: is 'checkpoints', like that of another checkpoint, and each would delete"
-    with pytest.raises(ConfigError, match=message):
-        scripted_runs.do(model_dir, *both)
+def test_a_saved_model_lies_beside(model_dir):
+    """C1: of the same weights, averaged ones; it goes with its checkpoint."""
+    config = CheckpointConfig(monitor="score", template="{score:.1f}", export=True)
+    scripted_runs.do(model_dir, config, scores=(0.5, 0.4, 0.9), ema=EMAConfig(average_decay=0.5), train_steps=30)
+    assert files.list_dir(f"{model_dir}/checkpoints") == ["0.9"]
+    kernels = [
+        {bits for name, bits in runs.bits(f"{model_dir}/checkpoints/0.9/{values}").items() if "kernel" in name}
+        for values in ("ckpt-30", "saved_model/variables/variables")
+    ]
+    assert kernels[0] and kernels[0] == kernels[1]

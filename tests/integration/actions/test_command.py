@@ -12,8 +12,7 @@ import pytest
 from official_trainer import config as configuration
 from official_trainer.actions.command import CommandConfig, fill
 from official_trainer.actions.schedule import ActionError
-from official_trainer.config import ConfigError, ExperimentConfig, When
-from official_trainer.config.dump import dump
+from official_trainer.config import ConfigError, ExperimentConfig
 from official_trainer.engine.evaluation import MonitoredMetricError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.stopping import PreemptedError
@@ -74,20 +73,6 @@ def test_a_run_tells_a_program_what_happens(model_dir, tmp_path):
     assert differences(model_dir, str(tmp_path / "plain")) == []
 
 
-def test_a_run_that_fails_tells_why(model_dir, tmp_path, monkeypatch):
-    """With the message that the user sees."""
-
-    def fail(trainer, *args):
-        raise RuntimeError("out of luck")
-
-    monkeypatch.setattr("official_trainer.engine.trainer.Trainer.evaluate", fail)
-    argv = yaml(python(WRITE, str(tmp_path / "told"), "{reason}"))
-    with pytest.raises(RuntimeError, match="out of luck"):
-        do(model_dir, f"trainer.actions=[{{type: command, argv: {argv}}}]")
-    (row,) = read(tmp_path / "told")
-    assert (row["EVENT"], row["STEP"], row["argv"]) == ("failure", "20", ["RuntimeError: out of luck"])
-
-
 def test_the_best_evaluation_is_told_of(model_dir, tmp_path):
     """C1: each that is better than all before, with its metrics; not the others."""
     argv = yaml(python(WRITE, str(tmp_path / "told")))
@@ -126,13 +111,6 @@ def test_what_is_wrong_in_the_config_is_said(section, message):
         configuration.resolve(ExperimentConfig(), experiment="x", sets=(f"trainer.actions=[{section}]",))
 
 
-def test_the_defaults_warn_and_tell_of_the_end():
-    """A message that is not sent is no reason to lose a run."""
-    config = CommandConfig(argv=("a",))
-    assert (config.on_error, config.events) == ("warn", ("end", "failure"))
-    assert dump(config) and CommandConfig(argv=("a",), events=("step",), when=When(every=3)).build().monitored() == ()
-
-
 # Arguments.
 
 TOLD = {"step": "7", "event": "eval", "experiment": "x", "model_dir": "/m", "reason": ""}
@@ -156,12 +134,6 @@ METRICS = {"accuracy": 0.5, "dev/accuracy": 0.25, "loss": "NaN"}
 def test_placeholders_are_filled_in_as_text(argument, filled):
     """Braces that name nothing stay as they are."""
     assert fill(argument, TOLD, METRICS) == filled
-
-
-def test_placeholders_that_are_metrics_are_asked_of_the_evaluation():
-    """Each once; quoted ones and facts are not."""
-    action = command(("{top}", "{step} {a} {dev/b}", "{a}", "{{c}}"))
-    assert action.monitored() == ("top", "a", "dev/b")
 
 
 def test_no_shell_reads_the_arguments(tmp_path):
@@ -207,17 +179,6 @@ def test_a_program_that_is_not_there_is_said_at_the_start(program, message, tmp_
         Events(command((program,)), tmp_path, "fail")
 
 
-def test_a_program_that_goes_away_is_an_error(tmp_path, caplog):
-    """The file is no program any more when it is run."""
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    watched = Events(command((str(program),)), tmp_path)
-    program.chmod(0o644)
-    watched.end()
-    assert "(event end of step 0) cannot be run: Permission denied" in caplog.text
-
-
 # Processes.
 
 
@@ -247,14 +208,6 @@ def test_a_program_that_takes_too_long_is_killed_with_all_it_has_started(tmp_pat
     parent, child = map(int, pids.read_text().split())
     wait_for(lambda: not is_alive(child))
     assert not pathlib.Path(f"/proc/{parent}").exists()  # reaped
-
-
-def test_training_waits_for_a_program(tmp_path):
-    """One at a time; what it did is there for the next step."""
-    watched = Events(command(python(WRITE, str(tmp_path / "told")), ("step",)), tmp_path, "fail")
-    for step in (10, 20):
-        watched.step(step)
-        assert len(read(tmp_path / "told")) == step // 10
 
 
 def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):

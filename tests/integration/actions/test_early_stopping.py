@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import types
 
 import pytest
@@ -17,7 +18,6 @@ from official_trainer.config.optimization import EMAConfig
 from official_trainer.tasks import metrics
 from official_trainer.tracking.monitored import MissingMetricError
 from tests.support import runs, scripted_runs
-from tests.support.cases import full
 
 
 def run_at(step):
@@ -142,47 +142,37 @@ def test_a_run_stops(stopped):
     assert committed_steps(stopped) == (30, 50)
 
 
-KEEPS_BEST = {"best_checkpoint_eval_metric": "score"}
 EXPORT = {"export": ExportConfig(at_end=True)}
 
 
-@pytest.mark.parametrize(
-    ("actions", "trainer", "folder"),
-    [
-        full(((), KEEPS_BEST, "best")),
-        ((CheckpointConfig(monitor="score", template="best-{score:.1f}"),), {}, "checkpoints/best-0.7"),
-    ],
-)
-def test_the_best_weights_are_exported(model_dir, actions, trainer, folder):
+def test_the_best_weights_are_exported(model_dir):
     """C1: those of the best checkpoint, averages too, named for what they are; again after a restart."""
-    stop = STOP.replace(restore_best=True)
+    stop, best = STOP.replace(restore_best=True), CheckpointConfig(monitor="score", template="best-{score:.1f}")
     for _ in range(2):
-        scripted_runs.do(
-            model_dir, stop, *actions, scores=SCORES, ema=EMAConfig(average_decay=0.5), **trainer, **EXPORT
-        )
+        scripted_runs.do(model_dir, stop, best, scores=SCORES, ema=EMAConfig(average_decay=0.5), **EXPORT)
         record = json.loads(files.read_text(f"{model_dir}/export/20/export.json"))
         assert (record["step"], record["metrics"]["score"]) == (20, 0.7)
         kept, exported = (
-            runs.bits(f"{model_dir}/{path}") for path in (f"{folder}/ckpt-20", "export/20/variables/variables")
+            runs.bits(f"{model_dir}/{path}")
+            for path in ("checkpoints/best-0.7/ckpt-20", "export/20/variables/variables")
         )
         kernels = [{bits for name, bits in found.items() if "kernel" in name} for found in (kept, exported)]
-        assert kernels[0]
-        assert kernels[0] == kernels[1]
+        assert kernels[0] and kernels[0] == kernels[1]
     assert committed_steps(model_dir) == (30, 50)  # what the run would go on from is what it was
 
 
-@pytest.mark.parametrize(
-    ("actions", "trainer"),
-    [
-        ((), {}),
-        ((), {"best_checkpoint_eval_metric": "perplexity"}),
-        ((CheckpointConfig(monitor="score", mode="min"),), {}),
-    ],
-)
-def test_the_best_weights_have_to_be_kept(model_dir, actions, trainer):
+def test_more_patience_goes_on(stopped, model_dir):
+    """C1: from where the run stopped, with what it has counted."""
+    shutil.copytree(stopped, model_dir)
+    scripted_runs.do(model_dir, STOP.replace(patience=4), scores=(*SCORES[:5], 0.7, 0.6, 0.6))
+    assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60]
+
+
+def test_the_best_weights_have_to_be_kept(model_dir):
     """C1: an error before the first step, which says how."""
     with pytest.raises(ActionError) as caught:
-        scripted_runs.do(model_dir, STOP.replace(restore_best=True), *actions, scores=SCORES, **trainer)
+        kept = CheckpointConfig(monitor="score", mode="min")
+        scripted_runs.do(model_dir, STOP.replace(restore_best=True), kept, scores=SCORES)
     assert caught.value.exit_code == 2
     assert str(caught.value) == (
         "action 'early_stopping' failed in on_start at step 0: trainer.actions: restore_best of 'early_stopping' needs "
@@ -199,8 +189,6 @@ def test_a_direction_that_nobody_declares_is_asked_for(model_dir):
     with pytest.raises(ActionError, match=message) as caught:
         scripted_runs.do(model_dir, EarlyStoppingConfig(monitor="perplexity"))
     assert isinstance(caught.value.__cause__, metrics.MetricDirectionError)
-    scripted_runs.do(model_dir, EarlyStoppingConfig(monitor="perplexity", mode="min"), scores=(0.5, 0.6, 0.5))
-    assert evaluated(model_dir) == [10, 20, 30]
 
 
 def test_what_cannot_be_monitored(model_dir):

@@ -56,33 +56,6 @@ def test_a_profile_has_exactly_the_steps_asked_for_and_changes_nothing(model_dir
     assert differences(model_dir, plain) == []
 
 
-RELEASE = ".".join(tf.__version__.split(".")[:2])
-
-
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (None, f"to see it in TensorBoard: pip install 'tensorboard-plugin-profile=={RELEASE}.*'"),
-        ("a plugin", "TensorBoard's Profile tab shows it"),
-    ],
-)
-def test_the_plugin_that_shows_a_profile_is_named(profiler, tmp_path, monkeypatch, caplog, found, said):
-    """N24: with the release that goes with this TensorFlow, unless it is installed."""
-    caplog.set_level("INFO")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
-    Steps(profiler, tmp_path, When(at_steps=(10,)), steps=5).to(30)
-    assert f"a profile is in {tmp_path}/train/plugins/profile; {said}" in caplog.text
-
-
-def test_a_profile_that_the_end_of_the_run_cuts_off_is_there_and_the_next_process_can_profile(model_dir, plain):
-    """N24: also when the last step comes before the last one to be profiled."""
-    do(model_dir, "trainer.actions=[{type: profile, when: {at_steps: [38]}, steps: 50, directory: seen}]")
-    (path,) = profiles(model_dir, "seen")
-    assert steps_in(path) >= 2  # and those of the evaluation
-    assert not is_running()
-    assert differences(model_dir, plain) == []
-
-
 def test_a_run_that_fails_leaves_no_profiler_on(model_dir, monkeypatch):
     """N24: what was profiled until then is written."""
 
@@ -188,20 +161,9 @@ def test_a_file_that_comes_while_a_profile_runs_asks_for_the_next(profiler, tmp_
     assert profiler.log[3:] == [("stop", 20)]
 
 
-def test_without_on_demand_the_file_means_nothing(profiler, tmp_path):
-    """N24: and nobody looks for it."""
-    steps = Steps(profiler, tmp_path, When(at_steps=(20,)), steps=2, on_demand=False)
-    (tmp_path / FILE).touch()
-    for step in (10, 15, 25, 40):
-        steps.to(step, seconds=9.0)
-    assert profiler.log == [("start", 20), ("stop", 22)]
-    assert (tmp_path / FILE).exists()
-
-
-@pytest.mark.parametrize("on_demand", [True, False])
-def test_a_plan_by_the_clock_is_kept_beside_the_looks(profiler, tmp_path, on_demand):
+def test_a_plan_by_the_clock_is_kept_beside_the_looks(profiler, tmp_path):
     """N24: every thirty seconds means thirty, not the two of the looks."""
-    steps = Steps(profiler, tmp_path, When(every_seconds=30.0), steps=1, on_demand=on_demand)
+    steps = Steps(profiler, tmp_path, When(every_seconds=30.0), steps=1)
     for step in range(2, 100, 2):
         steps.to(step, seconds=2.5)
     begun = [step for what, step in profiler.log if what == "start"]
@@ -243,17 +205,3 @@ def test_somebody_elses_profiler_is_named_and_left_alone(tmp_path):
         tf.profiler.experimental.stop()
     assert profiles(tmp_path / "other", ".")
     assert not profiles(tmp_path / "run")
-
-
-def test_a_profiler_that_somebody_else_stops_is_said(profiler, tmp_path, monkeypatch):
-    """N24: there is no profile then, which nobody would notice."""
-    steps = Steps(profiler, tmp_path, When(at_steps=(10,)))
-    steps.to(10)
-
-    def stopped():
-        raise tf.errors.UnavailableError(None, None, "none")
-
-    monkeypatch.setattr("tensorflow.profiler.experimental.stop", stopped)
-    steps.schedule.actions[0].on_error = "fail"
-    with pytest.raises(Exception, match="other code in this process has stopped the profiler, so there is no profile"):
-        steps.to(50)

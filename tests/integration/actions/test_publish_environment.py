@@ -2,7 +2,6 @@
 
 import logging
 
-import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -12,7 +11,6 @@ from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tracking.record import versions
 from tests.support import toy
-from tests.support.cases import cases
 
 
 @registry.register_config_factory("environment")
@@ -29,12 +27,12 @@ class EnvironmentConfig(configuration.TaskConfig):
 registry.register_task_cls(EnvironmentConfig)(toy.ToyTask)
 
 
-def do(model_dir, *sets, **options):
+def do(model_dir, *sets):
     keras.backend.clear_session()
-    sets = ["trainer.export.at_end=false", *sets]
+    sets = ["trainer.export.at_end=false", "runtime.distribution_strategy=mirrored", *sets]
     resolved = configuration.resolve(registry.get_config("environment"), experiment="environment", sets=sets)
-    options = {"argv": ("train.py", "--x=a b|c"), **options}
-    return run.run("environment", resolved, mode="train", model_dir=model_dir, quiet=True, **options)
+    argv = ("train.py", "--x=a b|c")
+    return run.run("environment", resolved, mode="train", model_dir=model_dir, quiet=True, argv=argv)
 
 
 def texts(model_dir):
@@ -47,9 +45,9 @@ def texts(model_dir):
 
 
 def test_every_run_says_what_it_is_made_of(model_dir, caplog):
-    """B8: as texts in TensorBoard and in the log, without being asked, and once however often it is started."""
+    """B8: as texts in TensorBoard and in the log, once however often it is started, and again what has changed."""
     with caplog.at_level(logging.DEBUG, logger="official_trainer"):
-        do(model_dir, "runtime.distribution_strategy=mirrored")
+        do(model_dir)
     said = texts(model_dir)
     assert {tag: len(found) for tag, found in said.items()} == {"environment": 1, "parameters": 1, "config": 1}
     (table,), (parameters,), (config,) = said.values()
@@ -67,20 +65,6 @@ def test_every_run_says_what_it_is_made_of(model_dir, caplog):
     assert "    trainer:\n" in config and "      train_steps: 4\n" in config
     for line in ("strategy: MirroredStrategy, 2 replicas", "83 parameters, 83 of them trainable", "  train_steps: 4"):
         assert line in caplog.text
-    do(model_dir, "runtime.distribution_strategy=mirrored", argv=("train.py", "--x=a b|c"))
-    assert texts(model_dir) == said
-
-
-@pytest.mark.parametrize("priority", cases([0, 5], 5))
-def test_it_may_be_named_in_the_config(model_dir, priority):
-    """B8: then it is there once, as the config says."""
-    do(model_dir, f"trainer.actions=[{{type: publish_environment, priority: {priority}, name: mine}}]")
-    assert {len(found) for found in texts(model_dir).values()} == {1}
-
-
-def test_what_changes_is_said_again(model_dir):
-    """B8: a run that goes on with another config."""
-    do(model_dir)
-    do(model_dir, "trainer.train_steps=6")
-    said = texts(model_dir)
-    assert [len(said[tag]) for tag in ("environment", "parameters", "config")] == [1, 1, 2]
+    named = "trainer.actions=[{type: publish_environment, priority: 5, name: mine}]"
+    do(model_dir, named)  # in its own section; the config is another one by that
+    assert [len(texts(model_dir)[tag]) for tag in ("environment", "parameters", "config")] == [1, 1, 2]

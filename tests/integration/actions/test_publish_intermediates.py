@@ -9,7 +9,6 @@ from official_trainer import config as configuration
 from official_trainer.actions.action import CallAt, LoopState, Run
 from official_trainer.actions.publish_intermediates import PublishIntermediates, PublishIntermediatesConfig, TagError
 from official_trainer.tracking import Histogram, Image, Tracker
-from tests.support.publishing_runs import do, rows
 
 
 class Recording(Tracker):
@@ -101,9 +100,3 @@ def test_a_tag_with_more_stars_than_its_pattern_is_refused():
 def test_a_step_that_nobody_foresaw_is_made_up_for_by_the_next():
     """B7: such as after so many seconds, or an evaluation."""
     assert sent(None) == (CallAt(step=8), set())
-
-
-def test_triggers_that_cannot_be_foreseen_publish_the_step_after(model_dir):
-    """B7: an evaluation at 30 and 60 has the step 31 published; after 60 there is none."""
-    do(model_dir, "trainer.actions=[{type: publish_intermediates, when: after_eval}]")
-    assert [row["step"] for row in rows(model_dir)] == [31]
