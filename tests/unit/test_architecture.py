@@ -456,6 +456,7 @@ TESTED_THROUGH = {
     "system/sweeps/test_sweep.py": "sweeps/from_python sweeps/plan sweeps/rehearsal sweeps/settings",
     "unit/cli/test_flags.py": "cli/parser config/modes",
     "unit/cli/verbs/test_runs.py": "runs/differing runs/recorded",
+    "unit/cli/verbs/test_train.py": "cli/verbs/data_service cli/verbs/eval cli/verbs/export cli/verbs/predict",
     "unit/config/test_components.py": "config/installed",
     "unit/config/test_dump.py": "config/multitask config/provenance",
     "unit/config/test_errors.py": "config/checks config/reading config/text errors nearest shown",

@@ -18,7 +18,6 @@ from tests import ROOT
 from tests.support.launch import examples
 
 VERBS = verbs.load_some(verbs.names())
-ALL = pytest.mark.parametrize("verb", VERBS)
 EXAMPLES = [(verb, command) for verb, module in VERBS.items() for command, _ in (*module.EXAMPLES, module.NEXT)]
 
 
@@ -45,53 +44,45 @@ def test_the_overview_starts_with_the_verbs_of_the_first_day(capsys):
     assert "official-trainer VERB --help" in text
 
 
-@ALL
-def test_help_of_a_verb_says_what_it_does_and_what_comes_next(verb, capsys):
-    """N7: usage, description, flags by purpose, examples with their purpose, the verb after it."""
-    module, text = VERBS[verb], helped(capsys, verb)
-    assert text.startswith(f"usage: official-trainer {verb} ")
-    assert help_text.description(module).startswith(verbs.help_line(module))
-    assert help_text.description(module) in " ".join(text.split())
-    assert not re.search(r"^(options|positional arguments):", text, flags=re.MULTILINE)
-    assert section(text, "Output and help")[0].startswith("  --help ")
-    order = [text.index(f"\n{title}:") for title in ("Output and help", "Examples", "Next")]
-    assert order == sorted(order)
-    assert text.splitlines()[-1] == f"Next: {module.NEXT[0]}  # {module.NEXT[1]}"
-
-
-@ALL
-def test_help_of_a_verb_fits_80_columns(verb, capsys, monkeypatch):
+def test_help_of_a_verb_says_what_it_does_and_what_comes_next(capsys, monkeypatch):
+    """N7: usage, description, flags by purpose, examples that can be pasted, another verb after it; 80 columns."""
     monkeypatch.setenv("COLUMNS", "200")
-    too_long = [line for line in helped(capsys, verb).splitlines() if len(line) > help_text.WIDTH]
-    assert not too_long
+    for verb, module in VERBS.items():
+        text = helped(capsys, verb)
+        assert text.startswith(f"usage: official-trainer {verb} ")
+        assert help_text.description(module).startswith(verbs.help_line(module))
+        assert help_text.description(module) in " ".join(text.split()), verb
+        assert not re.search(r"^(options|positional arguments):", text, flags=re.MULTILINE)
+        assert section(text, "Output and help")[0].startswith("  --help ")
+        order = [text.index(f"\n{title}:") for title in ("Output and help", "Examples", "Next")]
+        assert order == sorted(order), verb
+        assert text.splitlines()[-1] == f"Next: {module.NEXT[0]}  # {module.NEXT[1]}"
+        program, following, *_ = module.NEXT[0].split()
+        assert program == "official-trainer" and following in VERBS.keys() - {verb}
+        assert not [line for line in text.splitlines() if len(line) > help_text.WIDTH], verb
+        shown = "\n".join(section(text, "Examples")).replace("\\\n", " ").splitlines()
+        assert module.EXAMPLES and shown[::2] == [f"  # {why}" for _, why in module.EXAMPLES]
+        commands = [command for command, _ in module.EXAMPLES]
+        assert list(map(shlex.split, shown[1::2])) == list(map(shlex.split, commands))
+        assert all(command.split()[:2] == ["official-trainer", verb] for command in commands)
 
 
-@ALL
-def test_examples_of_a_verb_are_commands_of_it(verb, capsys):
-    """Each is shown below what it does, and can be pasted into a shell as it stands."""
-    shown = "\n".join(section(helped(capsys, verb), "Examples")).replace("\\\n", " ").splitlines()
-    examples = VERBS[verb].EXAMPLES
-    assert examples
-    assert shown[::2] == [f"  # {why}" for _, why in examples]
-    assert [shlex.split(line) for line in shown[1::2]] == [shlex.split(command) for command, _ in examples]
-    assert all(command.split()[:2] == ["official-trainer", verb] for command, _ in examples)
-
-
-@ALL
-def test_the_verb_after_a_verb_is_another_one(verb):
-    program, following, *_ = VERBS[verb].NEXT[0].split()
-    assert program == "official-trainer"
-    assert following in VERBS.keys() - {verb}
-
-
-@pytest.mark.parametrize(("verb", "command"), EXAMPLES, ids=[command for _, command in EXAMPLES])
-def test_examples_can_be_given(verb, command, monkeypatch):
+def test_examples_can_be_given(monkeypatch):
     """N7: in the workspace of this repository: flags, experiments, files and values are right."""
     monkeypatch.chdir(ROOT)
-    verb, *rest = shlex.split(command)[1:]
+    wrong = {}
+    for _, command in EXAMPLES:
+        try:
+            give(*shlex.split(command)[1:])
+        except Exception as error:
+            wrong[command] = error
+    assert not wrong
+
+
+def give(verb, *words):
     parser = Parser(verb, usage="", description="")
     VERBS[verb].add_flags(parser)
-    arguments = parser.read(rest)
+    arguments = parser.read(words)
     arguments.home = None
     if arguments.help:
         return
@@ -127,11 +118,12 @@ raise SystemExit(f"imported {heavy}" if heavy else max(codes))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("words", [("launch", "slurm"), ("job", "logs")])
-def test_help_of_a_target_or_an_action_has_its_examples(words, capsys):
-    shown = [line for line in section(helped(capsys, *words), "Examples") if line.startswith("  official-trainer")]
-    assert shown
-    assert all(line.split()[1:3] == list(words) for line in shown)
+def test_help_of_a_target_or_an_action_has_its_examples(capsys):
+    for words in (("launch", "slurm"), ("job", "logs")):
+        shown = section(helped(capsys, *words), "Examples")
+        shown = [line for line in shown if line.startswith("  official-trainer")]
+        assert shown and all(line.split()[1:3] == list(words) for line in shown)
+    assert len(section(helped(capsys, "launch", "slrm"), "Examples")) > 2 * len(targets.names())
 
 
 @pytest.mark.parametrize("name", [launch.LOCAL, *targets.names()])
@@ -159,10 +151,6 @@ def test_help_of_a_target_has_the_fields_of_its_profile(name, capsys):
     assert max(map(len, text.splitlines())) <= help_text.WIDTH
 
 
-def test_help_of_an_unknown_target_has_all_examples(capsys):
-    assert len(section(helped(capsys, "launch", "slrm"), "Examples")) > 2 * len(targets.names())
-
-
 def test_help_of_train_py_names_train_py(capsys):
     """T20: the script stands in its own usage and examples."""
     assert cli.main(["--help"], script="train.py") == 0
@@ -173,42 +161,30 @@ def test_help_of_train_py_names_train_py(capsys):
     assert "official-trainer train" not in text
 
 
-def test_usage_breaks_between_arguments():
-    usage = help_text.wrap_usage("program", "NAME [flags of train] " + "[--long=VALUE …] " * 5)
-    assert usage.splitlines()[0] == "program NAME [flags of train] [--long=VALUE …] [--long=VALUE …]"
-    assert max(len("usage: " + line) for line in usage.splitlines()[:1]) <= help_text.WIDTH
-    assert all(line.startswith(" " * 10 + " [") and len(line) <= help_text.WIDTH for line in usage.splitlines()[1:])
-
-
 TRAIN_STEPS = """
   trainer.train_steps=200
       an integer at least 0: global step at which training ends.
 """
 
 
-@pytest.mark.parametrize(
-    ("words", "script", "called"),
-    [
+def test_help_of_an_experiment_lists_its_settings(workspace, capsys):
+    """G16: every field, with path, value, type and meaning, by section, in 80 columns, and plain where it is piped."""
+    resolved = config.resolve(registry.get_config("my_experiment", workspace), experiment="my_experiment")
+    paths = [setting.path for setting in config.settings(resolved.config)]
+    for words, script, called in (
         (["train", "--help", "my_experiment"], None, "official-trainer train"),
-        (["train", "--experiment=my_experiment", "--help"], None, "official-trainer train"),
         (["help", "train", "my_experiment"], None, "official-trainer train"),
         (["eval", "my_experiment", "-h"], None, "official-trainer eval"),
         (["launch", "local", "my_experiment", "--help"], None, "official-trainer launch"),
         (["--help", "--experiment=my_experiment"], "train.py", "python train.py"),
-    ],
-)
-def test_help_of_an_experiment_lists_its_settings(words, script, called, workspace, capsys):
-    """G16: every field, with path, value, type and meaning, by section, in 80 columns, and plain where it is piped."""
-    assert cli.main(words, script=script) == 0
-    text = capsys.readouterr().out
-    assert text.startswith(f"usage: {called} my_experiment [flags] [PATH=VALUE …]\n")
-    assert TRAIN_STEPS in text
-    assert "\ntrainer.optimizer_config.optimizer.adam:\n  trainer.optimizer_config.optimizer.adam.clipnorm=" in text
-    assert max(map(len, text.splitlines())) <= help_text.WIDTH
-    assert "\x1b" not in text
-    resolved = config.resolve(registry.get_config("my_experiment", workspace), experiment="my_experiment")
-    paths = [setting.path for setting in config.settings(resolved.config)]
-    assert [line.split("=")[0].strip() for line in text.splitlines() if re.match(r"  [a-z]", line)] == paths
+    ):
+        assert cli.main(words, script=script) == 0
+        text = capsys.readouterr().out
+        assert text.startswith(f"usage: {called} my_experiment [flags] [PATH=VALUE …]\n")
+        assert TRAIN_STEPS in text
+        assert "\ntrainer.optimizer_config.optimizer.adam:\n  trainer.optimizer_config.optimizer.adam.clipnorm=" in text
+        assert max(map(len, text.splitlines())) <= help_text.WIDTH and "\x1b" not in text
+        assert [line.split("=")[0].strip() for line in text.splitlines() if re.match(r"  [a-z]", line)] == paths
 
 
 def test_help_of_an_experiment_follows_its_settings(workspace, capsys):

@@ -33,20 +33,21 @@ def ends_with(monkeypatch, error):
     return cli.main(["list"])
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["help"], ["--helpfull"], ["help", "--help"]])
-def test_help_lists_every_verb_with_a_line(argv, capsys):
-    assert cli.main(argv) == 0
-    out = capsys.readouterr().out
-    for name, module in verbs.load_some(verbs.names()).items():
-        line = next(line for line in out.splitlines() if line.split()[:1] == [name])
-        assert verbs.help_line(module) in line
-
-
-def test_verbs_are_the_modules_that_declare_flags():
-    assert set(verbs.names()) >= VERBS
-    for module in verbs.load_some(verbs.names()).values():
-        assert verbs.help_line(module).endswith(".")
-        assert isinstance(module.USAGE, str)
+def test_help_lists_every_verb_with_a_line(capsys):
+    """N7: `help train` is `train --help`; of a wrong verb it says so."""
+    names = verbs.load_some(verbs.names())
+    assert set(names) >= VERBS
+    for argv in (["--help"], ["-h"], ["help"], ["--helpfull"], ["help", "--help"]):
+        assert cli.main(argv) == 0
+        out = capsys.readouterr().out
+        for name, module in names.items():
+            line = next(line for line in out.splitlines() if line.split()[:1] == [name])
+            assert verbs.help_line(module) in line and verbs.help_line(module).endswith(".")
+    assert cli.main(["train", "-h"]) == 0
+    expected = capsys.readouterr().out
+    assert expected.startswith("usage: official-trainer train ")
+    assert cli.main(["help", "train"]) == 0
+    assert capsys.readouterr().out == expected
 
 
 HELLO = '''"""Say hello."""
@@ -131,71 +132,32 @@ def test_a_verb_of_an_installed_package_that_cannot_be_imported(monkeypatch, tmp
     assert "hello" not in out and "train" in out
 
 
-def test_no_verb(capsys):
+def test_a_first_word_that_is_no_verb(workspace, monkeypatch, capsys):
+    """N7: nearest match, the list, and the command that is meant."""
+    listed = f"\nverbs: {', '.join(verbs.names())}\ntry: official-trainer"
+    for words, what, command in (
+        ("trian --experiment=digits", "no such verb: trian; did you mean train?", " train --experiment=digits"),
+        ("help trian", "no such verb: trian; did you mean train?", " train --help"),
+        ("wxyz", "no such verb: wxyz", " --help"),
+        ("../train", "no such verb: ../train; did you mean train?", " train"),
+        ("my_experiment x=1", "my_experiment is an experiment; name a verb before it", " train my_experiment x=1"),
+        ("--experiment=digits", "name a verb before --experiment=digits", " train --experiment=digits"),
+    ):
+        assert cli.main(words.split()) == 2
+        assert capsys.readouterr().err == f"error: {what}{listed}{command}\n"
     assert cli.main([]) == 2
     assert "usage: official-trainer VERB" in capsys.readouterr().err
-
-
-def test_unknown_verb(capsys):
-    """N7: nearest match, the list, and the command that is meant."""
-    assert cli.main(["trian", "--experiment=digits"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: no such verb: trian; did you mean train?\nverbs: check, ")
-    assert err.endswith("\ntry: official-trainer train --experiment=digits\n")
-
-
-def test_a_verb_like_no_other(workspace, capsys):
-    assert cli.main(["wxyz"]) == 2
-    known = f"verbs: {', '.join(verbs.names())}"
-    assert capsys.readouterr().err == f"error: no such verb: wxyz\n{known}\ntry: official-trainer --help\n"
-
-
-def test_an_experiment_in_place_of_a_verb(workspace, capsys):
-    """N7: the command that trains it."""
-    assert cli.main(["my_experiment", "runtime.seed=1"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: my_experiment is an experiment; name a verb before it\nverbs: ")
-    assert err.endswith("\ntry: official-trainer train my_experiment runtime.seed=1\n")
-
-
-def test_a_verb_that_does_not_exist_where_nothing_can_be_imported(workspace, monkeypatch, capsys):
-    """A broken installation does not hide the message; `doctor` explains the installation."""
-    monkeypatch.setitem(sys.modules, "official_trainer.tasks", None)
+    monkeypatch.setitem(sys.modules, "official_trainer.tasks", None)  # an installation that `doctor` explains
     assert cli.main(["my_experiment"]) == 2
     assert capsys.readouterr().err.startswith("error: no such verb: my_experiment\nverbs: ")
 
 
-def test_help_with_a_verb(capsys):
-    """N7: `help train` is `train --help`; of a wrong verb it says so."""
-    assert cli.main(["train", "-h"]) == 0
-    expected = capsys.readouterr().out
-    assert expected.startswith("usage: official-trainer train ")
-    assert cli.main(["help", "train"]) == 0
-    assert capsys.readouterr().out == expected
-    assert cli.main(["help", "trian"]) == 2
-    assert capsys.readouterr().err.endswith("\ntry: official-trainer train --help\n")
-
-
-@pytest.mark.parametrize("name", ["flags", "dispatch", "__init__", "../train"])
-def test_other_modules_are_not_verbs(name, capsys):
-    assert cli.main([name]) == 2
-    assert f"error: no such verb: {name}" in capsys.readouterr().err
-
-
-def test_flags_before_a_verb(capsys):
-    assert cli.main(["--experiment=digits"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: name a verb before --experiment=digits\nverbs: ")
-    assert err.endswith("\ntry: official-trainer train --experiment=digits\n")
-
-
 def test_version(capsys, monkeypatch):
+    """Also of a checkout that is not installed."""
     monkeypatch.setattr("importlib.metadata.version", {"official-trainer": "1.2.3"}.get)
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == "official-trainer 1.2.3\n"
 
-
-def test_version_of_a_checkout_that_is_not_installed(capsys, monkeypatch):
     def version(name):
         raise metadata.PackageNotFoundError(name)
 
@@ -204,13 +166,12 @@ def test_version_of_a_checkout_that_is_not_installed(capsys, monkeypatch):
     assert "not installed; `pip install -e .` installs it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("code", [ExitCode.CONFIG, ExitCode.DATA, ExitCode.NON_FINITE, ExitCode.RETRY])
-def test_errors_for_users_are_their_message(code, monkeypatch, capsys):
+def test_errors_for_users_are_their_message(monkeypatch, capsys):
     """N6: the error's own exit code; no traceback; also of an interrupt."""
     error = UserError("this\nand that")
-    error.exit_code = code
-    assert ends_with(monkeypatch, error) == code
-    assert capsys.readouterr().err == "error: this\nand that\n"
+    for error.exit_code in (ExitCode.CONFIG, ExitCode.DATA, ExitCode.NON_FINITE, ExitCode.RETRY):
+        assert ends_with(monkeypatch, error) == error.exit_code
+        assert capsys.readouterr().err == "error: this\nand that\n"
     assert ends_with(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
 
@@ -350,25 +311,21 @@ def test_a_table_fits_the_terminal():
     ]
 
 
-@pytest.mark.parametrize("columns", [40, 80, 160])
-def test_messages_end_lines_between_words_on_a_terminal_only(columns, monkeypatch, capsys):
-    message = (
-        "the data ended at step 20, which takes 5 % of an epoch and 12 ms: "
-        + "a/long/path/" * 8
-        + " is empty\n  | laid: out"
-    )
+def test_messages_end_lines_between_words_on_a_terminal_only(monkeypatch, capsys):
+    long = f"the data ended at step 20, which takes 5 % of an epoch and 12 ms: {'a/long/path/' * 8} is empty"
+    message = f"{long}\n  | laid: out"
     terminal.report_error(message)
     assert capsys.readouterr().err == f"error: {message}\n"
-    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr("sys.stderr", screen := Terminal())
-    terminal.report_error(message)
-    lines = screen.getvalue().splitlines()
-    assert lines[-1] == "  | laid: out"
-    assert not [line for line in lines if len(line) > columns and len(line.split()) > 1]
-    assert screen.getvalue().split() == f"error: {message}".split()
-    assert "5 %" in screen.getvalue()
-    assert "12 ms" in screen.getvalue()
+    for columns in (40, 80, 160):
+        monkeypatch.setattr("sys.stderr", screen := Terminal())
+        monkeypatch.setenv("COLUMNS", str(columns))
+        terminal.report_error(message)
+        lines = screen.getvalue().splitlines()
+        assert lines[-1] == "  | laid: out"
+        assert not [line for line in lines if len(line) > columns and len(line.split()) > 1]
+        assert screen.getvalue().split() == f"error: {message}".split()
+        assert "5 %" in screen.getvalue() and "12 ms" in screen.getvalue()
 
 
 def test_indented_lines_of_a_message_keep_their_indentation(monkeypatch):

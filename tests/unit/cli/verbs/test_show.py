@@ -3,52 +3,34 @@
 import json
 import re
 
-import pytest
-
 from official_trainer import cli
 from official_trainer.runs.health.time_account import PARTS
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--gin_params=f.x = 1"], "--gin_params would have no effect here: gin binds arguments of functions and does"),
-        (["--json", "--explain=runtime"], "--explain and --json cannot be combined; keep one"),
-        (["--time", "--diff"], "--time and --diff cannot be combined; keep one"),
-        (["--time"], "--time needs the directory of a run, such as: official-trainer show runs/digits --time"),
-    ],
-)
-def test_flags_that_cannot_be_honoured(words, said, workspace, capsys):
+def test_flags_that_cannot_be_honoured(workspace, capsys):
     """T17, N7: none is ignored; a gin flag with an empty value says nothing."""
-    assert cli.main(["show", "my_experiment", *words]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {said}")
+    for flags, said in (
+        ("--gin_params=f.x", "--gin_params would have no effect here: gin binds arguments of functions and does"),
+        ("--json --explain=runtime", "--explain and --json cannot be combined; keep one"),
+        ("--time --diff", "--time and --diff cannot be combined; keep one"),
+        ("--time", "--time needs the directory of a run, such as: official-trainer show runs/digits --time"),
+    ):
+        assert cli.main(["show", "my_experiment", *flags.split()]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {said}")
     assert cli.main(["show", "my_experiment", "--gin_file="]) == 0
 
 
 def test_show(workspace, capsys):
-    """N8: the resolved YAML says who set what the user changed."""
+    """N8: the resolved YAML says who set what the user changed; one field with its meaning; values for programs."""
     argv = ["show", "my_experiment", "--config_file=configs/my_experiment.yaml", "runtime.seed=5"]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
-    assert "  train_steps: 400  # configs/my_experiment.yaml:6\n" in out
-    assert "  seed: 5  # --set\n" in out
-
-
-def test_show_explains_a_field(workspace, capsys):
-    """N8: type, meaning, default, and who set it."""
-    argv = ["show", "my_experiment", "--explain=trainer.train_steps", "trainer.train_steps=9"]
-    assert cli.main(argv) == 0
-    out = capsys.readouterr().out
-    assert "trainer.train_steps" in out
-    assert "set by   --set, column 21" in out
-
-
-def test_show_as_json(workspace, capsys):
-    """N8: values, and the origin of each that is not its class's default."""
+    assert "  train_steps: 400  # configs/my_experiment.yaml:6\n" in out and "  seed: 5  # --set\n" in out
+    assert cli.main(["show", "my_experiment", "--explain=trainer.train_steps", "trainer.train_steps=9"]) == 0
+    assert "set by   --set, column 21" in capsys.readouterr().out
     assert cli.main(["show", "my_experiment", "--json", "runtime.seed=5"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["experiment"] == "my_experiment"
-    assert report["config"]["runtime"]["seed"] == 5
+    assert (report["experiment"], report["config"]["runtime"]["seed"]) == ("my_experiment", 5)
     assert report["origins"]["runtime.seed"].startswith("--set")
     assert report["origins"]["trainer.train_steps"] == "experiment my_experiment"
     assert "runtime.num_gpus" not in report["origins"]
@@ -78,24 +60,17 @@ def test_show_a_run_as_it_would_be(run_dir, capsys):
     assert "trainer.max_to_keep" not in report["origins"]
 
 
-@pytest.mark.parametrize("name", ["runs/none", "./my_experiment", "bert/sqad"])
-def test_show_what_is_neither_a_run_nor_an_experiment(name, workspace, capsys):
-    """N7: a name with a slash may be meant as either."""
-    begin, end = {  # those that are allowed are listed, unless there are many
-        "runs/none": ("there is no folder runs/none, and no experiment has this name", ""),
-        "./my_experiment": ("unknown experiment './my_experiment'", "; did you mean 'my_experiment'?"),
-        "bert/sqad": ("unknown experiment 'bert/sqad'", "; did you mean 'bert/squad'?"),
-    }[name]
-    assert cli.main(["show", name]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {begin}") and end in said
-
-
-@pytest.mark.parametrize("name", [".", "./experiments", "experiments"])
-def test_show_a_directory_without_a_run(name, workspace, capsys):
-    assert cli.main(["show", name]) == 2
-    said = capsys.readouterr().err  # after a line that Model Garden's names are read, the first time
-    assert f"error: {name} holds no run, and no experiment has this name" in said  # those that exist, unless many do
+def test_show_what_is_neither_a_run_nor_an_experiment(workspace, capsys):
+    """N7: a name with a slash may be meant as either; those that are allowed are listed, unless there are many."""
+    for name, begin, end in (
+        ("runs/none", "there is no folder runs/none, and no experiment has this name", ""),
+        ("./my_experiment", "unknown experiment './my_experiment'", "; did you mean 'my_experiment'?"),
+        ("bert/sqad", "unknown experiment 'bert/sqad'", "; did you mean 'bert/squad'?"),
+        ("./experiments", "./experiments holds no run, and no experiment has this name", ""),
+    ):
+        assert cli.main(["show", name]) == 2
+        said = capsys.readouterr().err  # after a line that Model Garden's names are read, the first time
+        assert f"error: {begin}" in said and end in said
 
 
 ESC = "\x1b]0;owned\x07\r"
