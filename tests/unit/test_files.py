@@ -54,12 +54,12 @@ def test_local_files_never_need_tensorflow(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("name", ["a[1]", "a*", "a?", r"a\b", "[a"])
-def test_names_that_tensorflow_takes_for_patterns_are_known(name):
+def test_names_that_tensorflow_takes_for_patterns_are_known():
     """N6: with a name that would do."""
-    problem = files.pattern_problem(f"runs/{name}")
-    assert "which TensorFlow takes for a pattern of file names. Use another name, such as runs/" in problem
-    assert not files.pattern_problem(problem.rpartition(" ")[2])
+    for name in ("a[1]", "a*", "a?", r"a\b", "[a"):
+        problem = files.pattern_problem(f"runs/{name}")
+        assert "which TensorFlow takes for a pattern of file names. Use another name, such as runs/" in problem
+        assert not files.pattern_problem(problem.rpartition(" ")[2])
     assert not files.pattern_problem("gs://bucket/run {1} ]!~'x")
 
 
@@ -129,15 +129,15 @@ def unfit(request, tmp_path):
     return str(path), what, victim
 
 
-@pytest.mark.parametrize("mode", ["a", "ab", "w", "wb"])
-def test_a_file_is_not_written_through_a_link_nor_to_a_pipe(unfit, mode):
+def test_a_file_is_not_written_through_a_link_nor_to_a_pipe(unfit):
     """N6: what a link points to stays as it is; the message names the place, what is there, and the fix."""
     path, what, victim = unfit
     fix = r"Move it away, or name another directory\."
-    with pytest.raises(files.PathKindError, match=rf"/run/metrics\.jsonl is {what}, not a file\. {fix}") as caught:
-        files.open_file(path, mode).close()
-    assert caught.value.exit_code == ExitCode.CONFIG
-    assert victim.read_text() == "mine"
+    for mode in ("a", "ab", "w", "wb"):
+        with pytest.raises(files.PathKindError, match=rf"/run/metrics\.jsonl is {what}, not a file\. {fix}") as caught:
+            files.open_file(path, mode).close()
+        assert caught.value.exit_code == ExitCode.CONFIG
+        assert victim.read_text() == "mine"
 
 
 def test_only_regular_files_are_read_and_a_link_to_one(unfit):
@@ -220,11 +220,11 @@ def test_whether_a_directory_can_be_written_is_tried_without_harm(tmp_path):
         files.check_writable("/proc/self")
 
 
-@pytest.mark.parametrize("depth", [101, 100_000])
-def test_json_that_is_nested_deeply_is_a_value_error(depth):
+def test_json_that_is_nested_deeply_is_a_value_error():
     """N6: not a RecursionError, now or when it is written again."""
-    with pytest.raises(ValueError, match="it is nested"):
-        files.parse_json("[" * depth + "]" * depth)
+    for depth in (101, 100_000):
+        with pytest.raises(ValueError, match="it is nested"):
+            files.parse_json("[" * depth + "]" * depth)
     assert files.parse_json("[" * 99 + "]" * 99)
     assert files.parse_json(b'{"a": [1, {"b": 2}]}') == {"a": [1, {"b": 2}]}
 
@@ -244,15 +244,6 @@ def test_a_directory_that_another_process_removes_too_is_gone(tmp_path, monkeypa
     monkeypatch.setattr(shutil, "rmtree", beside)
     files.remove(str(place))
     assert not place.exists() and not calls
-
-
-def test_a_directory_that_is_never_empty_is_an_error(tmp_path, monkeypatch):
-    def full(path):
-        raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
-
-    monkeypatch.setattr(shutil, "rmtree", full)
-    with pytest.raises(OSError, match="not empty"):
-        files.remove(str(tmp_path))
 
 
 def test_only_an_empty_directory_is_removed(tmp_path):

@@ -103,18 +103,6 @@ def test_a_closed_terminal_stops_a_run_and_a_second_sighup_does_not_end_it(hang_
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 
-def test_sighup_stays_ignored_under_nohup(hang_up):
-    """N5."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with listening() as stop:
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        os.kill(os.getpid(), signal.SIGHUP)
-        os.kill(os.getpid(), signal.SIGTERM)
-        wait_for(lambda: stop.reason)
-        assert stop.reason == "SIGTERM"
-    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-
-
 def test_the_second_signal_ends_the_process():
     """N5."""
     codes = []

@@ -104,12 +104,6 @@ def test_lowest_priority_first_then_as_given(calls):
         assert names(calls, hook) == ["early", "a", "b", "c", "late"]
 
 
-def test_two_actions_of_one_name_are_refused(calls):
-    """G1: their states could not be told apart."""
-    with pytest.raises(ValueError, match="two actions are named 'a'; give one of them another name"):
-        Schedule([Recorder(calls, "a"), Recorder(calls, "a")])
-
-
 def test_what_is_no_action_is_refused():
     """G1: with what may be given."""
     with pytest.raises(TypeError, match="3 is not an action: expected an Action, an ActionConfig or a callable"):
@@ -317,12 +311,8 @@ def test_every_end_hook_runs_and_is_told_of_the_failure(calls, caplog):
     calls.clear()
     schedule.end(failure)
     assert [(call[0], call[3]) for call in calls] == [("a", failure), ("b", failure), ("c", failure)]
-
-
-def test_end_hooks_of_a_run_that_never_began_are_not_called(calls):
-    """G1: what was not started need not be ended."""
-    Schedule([Recorder(calls, "a")]).end(ValueError())
-    assert calls == []
+    Schedule([Recorder(calls, "d")]).end(failure)  # never began
+    assert len(calls) == 3
 
 
 # State.
@@ -365,23 +355,6 @@ def test_state_of_an_action_that_is_gone_is_said(caplog):
     """N2: nothing is lost in silence."""
     Schedule([Counter()]).restore({"actions": {"old": {"count": 1}}})
     assert "the checkpoint has the state of actions that the run no longer has: old" in caplog.text
-
-
-def test_callables_are_actions():
-    """G1, B1: as orbit's are; after evaluations, or with each summary of training."""
-    got = []
-
-    def act(output):
-        got.append(output)
-        return "ignored"
-
-    schedule, run = started(act, Callback(lambda logs: got.append(("train", logs)), on="train"))
-    run.train_logs = {"loss": 2.0}
-    to(schedule, run, 5)
-    to(schedule, run, 10, summarized=True)
-    schedule.evaluation({"accuracy": 0.5}, ended=False)
-    assert got == [("train", {"loss": 2.0}), {"accuracy": 0.5}]
-    assert [action.name for action in schedule.actions] == ["act", "<lambda>"]
 
 
 def test_actions_that_wait_for_evaluations_are_known(calls):

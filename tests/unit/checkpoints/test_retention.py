@@ -67,28 +67,6 @@ def test_what_is_deleted_early_would_have_been_deleted_later(policy, committed, 
     assert there == policy.kept_steps(rising)
 
 
-@pytest.mark.parametrize(
-    ("values", "direction", "best"),
-    [
-        ({10: 0.5, 20: 0.7, 30: 0.6}, "max", [20, 30, 10]),
-        ({10: 0.5, 20: 0.7, 30: 0.6}, "min", [10, 30, 20]),
-        ({30: 0.5, 10: 0.5, 20: 0.5}, "max", [10, 20, 30]),
-        ({10: math.nan, 20: 0.1}, "max", [20]),
-        ({10: math.nan, 20: math.inf, 30: 1.0}, "min", [30, 20]),
-        ({}, "max", []),
-    ],
-)
-def test_ranking(values, direction, best):
-    """C6, T11: best first, the earlier of equal ones, never NaN."""
-    policy = Retention(monitor="accuracy", direction=direction)
-    saved = []
-    for step, value in values.items():
-        new = Candidate(name=str(step), step=step, value=value)
-        if policy.takes(new, saved):
-            saved.append(new)
-    assert [candidate.step for candidate in policy.kept(saved)] == best
-
-
 def test_a_rule_ranks_by_several_numbers():
     """B13: strictly; of equal ones the earlier, and none with a NaN; in any order, and whatever is kept already."""
 
