@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Colour = Literal["red", "green", "yellow", "blue", "magenta", "cyan", "dim", "bold"]
 _COLOURS = dict(zip(get_args(Colour), (31, 32, 33, 34, 35, 36, 2, 1), strict=True))
+_USUAL = 80  # columns of a terminal that does not say
 _ENDLESS = 10**5  # of a pipe, whose lines may be long
 
 
@@ -41,7 +42,12 @@ def report_error(message: str, label: str = "error", colour: Colour = "red") -> 
 
 def width(stream: TextIO | None = None) -> int | None:
     """Returns the columns of the terminal that `stream` (default: stdout) is, or COLUMNS; None if it is none."""
-    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
+    stream = stream or sys.stdout
+    if not stream.isatty():
+        return None
+    with contextlib.suppress(OSError, ValueError):  # `shutil` knows the size of stdout alone
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns) or _USUAL
+    return _USUAL
 
 
 def table_width() -> int | None:

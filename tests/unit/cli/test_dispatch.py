@@ -1,11 +1,14 @@
 """N6, N7: from arguments to exit codes: verbs are found, errors are said once and without a traceback."""
 
+import fcntl
 import io
 import logging
 import os
 import re
+import struct
 import subprocess
 import sys
+import termios
 from importlib import metadata
 from pathlib import Path
 
@@ -326,6 +329,17 @@ def test_messages_end_lines_between_words_on_a_terminal_only(monkeypatch, capsys
         assert not [line for line in lines if len(line) > columns and len(line.split()) > 1]
         assert screen.getvalue().split() == f"error: {message}".split()
         assert "5 %" in screen.getvalue() and "12 ms" in screen.getvalue()
+
+
+def test_the_width_is_that_of_the_stream(monkeypatch):
+    """Also where another one is in a pipe, as stdout of a run is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 47, 0, 0))
+    with os.fdopen(ours, "rb"), os.fdopen(theirs, "w") as stream:
+        assert terminal.width(stream) == 47
+    assert terminal.width(io.StringIO()) is None
+    assert terminal.width(Terminal()) == 80  # which does not say
 
 
 def test_indented_lines_of_a_message_keep_their_indentation(monkeypatch):
