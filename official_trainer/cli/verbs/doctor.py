@@ -2,7 +2,7 @@
 
 It checks versions, devices and the workspace, and prints the fix of each problem. With a problem, the exit code is 2.
 
-Owns: `doctor`: versions, the choice of Keras, the workspace, devices, Model Garden's experiments read in advance.
+Owns: `doctor`: versions, bytecode, the workspace, devices.
 Does not own: whether an experiment works (`check`). TensorFlow is imported in a process of its own, if at all.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 GROUP = "Set up this machine"
-USAGE = "[--nodevices] [--warm] [--json]"
+USAGE = "[--nodevices] [--json]"
 EXAMPLES = (
     ("official-trainer doctor", "check this machine and this workspace"),
     ("official-trainer doctor --nodevices", "the same without TensorFlow's import, in a second"),
@@ -66,7 +66,6 @@ def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `doctor`."""
     parser.group("Checks")
     parser.switch("devices", "skip the devices, which take seconds to find", default=True)
-    parser.switch("warm", "read all experiments of Model Garden once, so that later commands answer at once")
     parser.output_group()
     parser.switch("json", "print JSON")
 
@@ -100,7 +99,6 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield Finding(_OURS, str(error), f"python -m pip install {what}")
         return
     yield from itertools.starmap(check_package, versions.items())
-    yield check_keras(os.environ.get("TF_USE_LEGACY_KERAS"))
     if None in versions.values():  # what reads experiments and devices may need it
         return
     yield check_bytecode(Path(str(metadata.distribution("tensorflow").locate_file(""))))
@@ -111,8 +109,6 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         with working("looking for devices", quiet=arguments.json):
             listed = devices()
         yield check_devices(listed, has_nvidia=os.path.exists("/proc/driver/nvidia/version"))
-    if arguments.warm:
-        yield read_garden()
 
 
 def requirements() -> list[Requirement]:
@@ -144,14 +140,6 @@ def check_package(requirement: Requirement, version: str | None) -> Finding:
         return Finding(name, version)
     fix = "python3.11 -m venv .venv" if name == "python" else f"python -m pip install '{name}{wanted}'"
     return Finding(name, f"{version or 'not installed'}, needs {wanted}", fix)
-
-
-def check_keras(value: str | None) -> Finding:
-    """Checks that TF_USE_LEGACY_KERAS leaves what `tf.keras` is to the experiment: Model Garden needs Keras 2."""
-    name = "TF_USE_LEGACY_KERAS"
-    if value in (None, "1", "true", "True"):
-        return Finding(name, value or "unset; a run sets it for the Keras of its experiment")
-    return Finding(name, f"{value!r} makes tf.keras Keras 3 in all experiments", f"unset {name}")
 
 
 def check_bytecode(site: Path) -> Finding:
@@ -220,13 +208,3 @@ def check_devices(listed: list[list[str]] | str, *, has_nvidia: bool) -> Finding
         return Finding("devices", what, "unset CUDA_VISIBLE_DEVICES")
     what = f"{detail}; there is an NVIDIA GPU that TensorFlow cannot use"
     return Finding("devices", what, f"python -m pip install 'tensorflow[and-cuda]{exact}'")
-
-
-def read_garden() -> Finding:
-    """Reads all experiments of Model Garden; that some cannot be imported is no problem here."""
-    from official_trainer.garden import index
-
-    for name in index.entries():
-        with contextlib.suppress(UserError):
-            index.description(name)
-    return Finding("Model Garden", f"{len(index.entries())} experiments; `show` says why one cannot be read")

@@ -52,11 +52,6 @@ def test_packages():
         assert ok or (version or "not installed") in finding.detail
 
 
-def test_keras():
-    for value, fix in ((None, ""), ("1", ""), ("0", "unset TF_USE_LEGACY_KERAS")):
-        assert doctor.check_keras(value).fix == fix
-
-
 @pytest.mark.parametrize(
     ("is_kept", "ignores", "writable", "said"),
     [
@@ -137,7 +132,6 @@ def healthy(monkeypatch, tmp_path, capsys):
     cli.main(["init", str(tmp_path / "ws")])
     capsys.readouterr()
     monkeypatch.chdir(tmp_path / "ws")
-    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     monkeypatch.setattr(doctor, "devices", lambda: CPU)
     monkeypatch.setattr(doctor.os.path, "exists", lambda path: False)
     monkeypatch.setattr(doctor, "installed_version", VERSIONS.get)
@@ -171,7 +165,7 @@ def test_json(healthy, monkeypatch, capsys):
     assert report["ok"] is True
     assert {"name": "rich", "ok": True, "detail": "15.0.0", "fix": ""} in report["findings"]
     assert {"name": "devices", "ok": True, "detail": "1 CPU", "fix": ""} in report["findings"]
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    monkeypatch.setattr(doctor, "installed_version", {**VERSIONS, "rich": "12.0"}.get)
     assert cli.main(["doctor", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["ok"] is False
 
