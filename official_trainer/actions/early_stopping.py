@@ -106,15 +106,13 @@ class EarlyStopping(Action):
         return Stop(reason=self._reason(), weights=self._keeper(run) if self._config.restore_best else None)
 
     def _reason(self) -> str:
-        config, best = self._config, self._best
-        count = f"{self._wait} evaluation{'s' if self._wait > 1 else ''}"
-        if best is None:
-            return f"early stopping: {config.monitor} was not a number in {count}"
-        start, shown = f"early stopping: {config.monitor} has not improved on", f"{show(best)} (step {self._best_step})"
-        end = f"by more than {config.min_delta:g} in {count}"
-        if config.baseline is not None and not self._is_beyond_baseline(best):
-            return f"{start} its baseline {config.baseline:.4g} {end}; its best is {shown}"
-        return f"{start} {shown} {end}"
+        config, count = self._config, f"{self._wait} evaluation{'s' if self._wait > 1 else ''}"
+        best = "it was never a number"
+        if self._best is not None:
+            best = f"its best is {show(self._best)} (step {self._best_step})"
+        beyond = f", beyond the baseline {config.baseline:g}" if config.baseline is not None else ""
+        by = f" by more than {config.min_delta:g}" if config.min_delta else ""
+        return f"early stopping: {config.monitor} has not improved{by} in {count}{beyond}; {best}"
 
     def _keeper(self, run: Run) -> tuple[str, int] | None:
         """Returns the directory and the step of the best checkpoint; None if there is none yet.

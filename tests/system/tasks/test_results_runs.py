@@ -165,8 +165,7 @@ def test_a_restart_compares_with_the_best_of_an_earlier_process(tmp_path, monkey
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["00000040"]
     stopped = json.loads(Path(tmp_path, "run.json").read_text())["stopped_early"]
     assert (
-        stopped
-        == "early stopping: quality has not improved on right 0.5, cost 2 (step 40) by more than 0 in 3 evaluations"
+        stopped == "early stopping: quality has not improved in 3 evaluations; its best is right 0.5, cost 2 (step 40)"
     )
 
 
