@@ -256,8 +256,12 @@ def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
 def _first_problem(directory: str, described: Mapping[str, Mapping[str, Any]], *, checksums: bool) -> str | None:
     for file_name, expected in described.items():
         path = files.join(directory, file_name)
-        if problem := size_problem(directory, file_name, expected["size_bytes"]):
-            return problem
+        if not files.exists(path):
+            return f"{file_name} is missing"
+        if not files.is_file(path):
+            return f"{file_name} is not a file"
+        if (size_bytes := files.size_bytes(path)) != expected["size_bytes"]:
+            return f"{file_name} has {size_bytes} bytes, not {expected['size_bytes']}"
         try:
             matches = not (checksums and "sha256" in expected) or files.sha256(path) == expected["sha256"]
         except PermissionError as error:
@@ -265,17 +269,6 @@ def _first_problem(directory: str, described: Mapping[str, Mapping[str, Any]], *
         if not matches:
             return f"{file_name} does not match its checksum"
     return None
-
-
-def size_problem(directory: str, name: str, size_bytes: int) -> str | None:
-    """Returns what is wrong with a file that a manifest names, by its size; None if it is there and has that size."""
-    path = files.join(directory, name)
-    if not files.exists(path):
-        return f"{name} is missing"
-    if not files.is_file(path):
-        return f"{name} is not a file"
-    actual_bytes = files.size_bytes(path)
-    return None if actual_bytes == size_bytes else f"{name} has {actual_bytes} bytes, not {size_bytes}"
 
 
 def write(directory: str, manifest: Manifest) -> None:

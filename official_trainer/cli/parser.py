@@ -30,20 +30,19 @@ _SWITCH_VALUES = {
     **dict.fromkeys(("false", "f", "no", "n", "0", "off"), False),
 }
 _Takes = Literal["nothing", "value", "values", "optional value"]
-_IDLE_SWITCHES = {
-    **dict.fromkeys(("logtostderr", "alsologtostderr"), "messages always go to standard error"),
-    "showprefixforinfo": "there are no levels of messages",
-}
-_IDLE_VALUES = {
-    **dict.fromkeys(("v", "verbosity", "stderrthreshold", "logger_levels"), "there are no levels of messages"),
-    "log_dir": "messages go to standard error alone; `2> FILE` keeps them",
+_IDLE: Mapping[str, tuple[_Takes, str]] = {
+    **dict.fromkeys(("logtostderr", "alsologtostderr"), ("nothing", "messages always go to standard error")),
+    "showprefixforinfo": ("nothing", "there are no levels of messages"),
+    **dict.fromkeys(
+        ("v", "verbosity", "stderrthreshold", "logger_levels"), ("value", "there are no levels of messages")
+    ),
+    "log_dir": ("value", "messages go to standard error alone; `2> FILE` keeps them"),
     **dict.fromkeys(
         ("tpu_platform", "tfhub_handle", "tflex_output_uri"),
-        "nothing reads it in Model Garden's open source version either",
+        ("value", "nothing reads it in Model Garden's open source version either"),
     ),
 }
-_IDLE: Mapping[str, _Takes] = {**dict.fromkeys(_IDLE_SWITCHES, "nothing"), **dict.fromkeys(_IDLE_VALUES, "value")}
-"""Flags of launch scripts of Model Garden that have no effect, and what stands behind them."""
+"""Flags of launch scripts of Model Garden that have no effect: what stands behind them, and why."""
 
 
 class UsageError(UserError, ValueError):
@@ -195,7 +194,8 @@ class _Line:
     def __init__(self, takes: Mapping[str, _Takes], words: deque[str]) -> None:
         """Reads the words of a command line, with what the flags of its verb take."""
         self._declared = takes
-        self._takes = {**_IDLE, "undefok": "values", **takes}
+        idle: dict[str, _Takes] = {name: behind for name, (behind, _) in _IDLE.items()}
+        self._takes = {**idle, "undefok": "values", **takes}
         self._takes_overrides = "set" in takes
         self._words = words
         self.values: dict[str, Any] = {}
@@ -213,9 +213,8 @@ class _Line:
             self._argument(word)
         names = ",".join(self.values.pop("undefok", ())).replace("-", "_").split(",")
         self.problems += [problem for name, problem in unknown if not {name, name.removeprefix("no")} & {*names}]
-        idle = {**_IDLE_SWITCHES, **_IDLE_VALUES}
         given = [name for name in self.values if name not in takes]
-        self.idle = [f"--{name} has no effect: {idle[name]}" for name in given]
+        self.idle = [f"--{name} has no effect: {_IDLE[name][1]}" for name in given]
         for name in given:
             del self.values[name]
 

@@ -14,8 +14,8 @@ from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.processes.job import DATA_ROLES
 
-_CRASH_LOOP = 5
-_LONGEST_SECONDS = 60.0
+_CRASH_LOOP = 5  # restarts in a row without a new checkpoint; then there is no further one
+_LONGEST_SECONDS = 60.0  # between two of them
 
 _MEANING = {
     ExitCode.DONE: "done",
@@ -137,8 +137,6 @@ class Restarts:
         *,
         limit: int | None = None,
         first_seconds: float = 1.0,
-        longest_seconds: float = _LONGEST_SECONDS,
-        patience: int = _CRASH_LOOP,
         is_prompt: bool = False,
     ) -> None:
         """Takes the limits.
@@ -146,13 +144,10 @@ class Restarts:
         Args:
           limit: the most restarts; None for as many as bring new checkpoints.
           first_seconds: the first wait; each further one without a new checkpoint is twice as long.
-          longest_seconds: the longest wait.
-          patience: after so many restarts in a row without a new checkpoint, there is no further one.
           is_prompt: whether there is no wait if there is a new checkpoint.
         """
         self.count = 0
         self._limit, self._first_seconds = limit, first_seconds
-        self._longest_seconds, self._patience = longest_seconds, patience
         self._is_prompt = is_prompt
         self._without_progress = 0
         self._newest: int | None = None
@@ -172,7 +167,7 @@ class Restarts:
             is_old = f"the newest checkpoint is still that of step {newest}"
             where = "there is no checkpoint" if newest is None else is_old
             return f"after {self._without_progress} restarts {where}: it crashes again and again"
-        seconds = min(self._first_seconds * 2**self._without_progress, self._longest_seconds)
+        seconds = min(self._first_seconds * 2**self._without_progress, _LONGEST_SECONDS)
         seconds = 0.0 if is_new and self._is_prompt else seconds
         self.count += 1
         self._without_progress += 1
@@ -181,4 +176,4 @@ class Restarts:
     @property
     def is_crash_loop(self) -> bool:
         """Whether too many restarts in a row have brought no new checkpoint."""
-        return self._without_progress >= self._patience
+        return self._without_progress >= _CRASH_LOOP
