@@ -19,7 +19,6 @@ import json
 import os
 import posixpath
 import re
-import shlex
 import shutil
 import stat
 import tempfile
@@ -128,12 +127,9 @@ def as_denied(error: BaseException) -> DeniedError | None:
         path = os.path.dirname(path)
     if path == "/":
         return None
-    status = os.lstat(path)
-    owner, user = _user_name(status.st_uid), _user_name(os.geteuid())
-    folder = shlex.quote(path if stat.S_ISDIR(status.st_mode) else os.path.dirname(path))
-    fix = f"chmod -R u+rwX {folder}" if owner == user else f"run this as {owner}, or: sudo chown -R {user} {folder}"
-    what = f"{path} belongs to {owner} ({stat.filemode(status.st_mode)}), and this process runs as {user}; {fix}"
-    return DeniedError(f"{os.strerror(errno.EACCES)}: {what}")
+    owner, user = _user_name(os.lstat(path).st_uid), _user_name(os.geteuid())
+    what = f"{path} belongs to {owner}, and this process runs as {user}; allow this user to write there, or run it as "
+    return DeniedError(f"{os.strerror(errno.EACCES)}: {what}{owner}")
 
 
 def _user_name(number: int) -> str:

@@ -7,15 +7,17 @@ Does not own: resolving values (`config/`), finding experiments (`tasks/registry
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from official_trainer import files
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.cli.workspace import experiment_of_run, hint
+from official_trainer.errors import UserError
 from official_trainer.shown import printable
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ def _none_named(arguments: argparse.Namespace, what: str) -> str:
     names = list(registry.named(workspace(arguments), imports(arguments)))
     if not names:
         return f"{what}\nexperiments: none here; {NEW_WORKSPACE}"
-    command = shlex.join([*flags.called(arguments), f"--experiment={experiment_of_run(arguments) or names[0]}"])
+    command = shlex.join([*flags.called(arguments), f"--experiment={names[0]}"])
     return f"{what}\nexperiments: {', '.join(names)}\ntry: {command}"
 
 
@@ -194,9 +196,20 @@ def base_of(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
             problem = dataclasses.replace(problem, what=f"{what}, and no experiment has this name", near=near)
         model_dir = model_dir_of(experiment, arguments) if hasattr(arguments, "model_dir") else ""
         directory = run_dir or ("" if files.is_url(model_dir) else model_dir)
-        advice = hint(directory, workspace(arguments), imports(arguments)) if directory else ""
+        advice = _missing_imports(directory, imports(arguments)) if directory else ""
         fix = "; ".join(filter(None, (problem.fix, advice)))
         raise config.ConfigError([dataclasses.replace(problem, fix=fix)]) from error
+
+
+def _missing_imports(run_dir: str, given: Sequence[str]) -> str:
+    """Returns which modules a run was started with and this command is not; they are not imported: it is data."""
+    from official_trainer.tracking.record import read_run
+
+    run: Mapping[str, Any] = {}
+    with contextlib.suppress(UserError, OSError):  # the verb explains what cannot be read
+        run = read_run(run_dir) or {}
+    missing = [f"--import={module}" for module in run.get("imports", ()) if module not in given]
+    return f"the run in {run_dir} was started with {' '.join(missing)}: add it" if missing else ""
 
 
 def workspace(arguments: argparse.Namespace) -> Path | None:

@@ -180,17 +180,6 @@ def test_weights_come_back_when_something_fails(off_interval, monkeypatch):
     assert committed_steps(f"{model_dir}/failed") == ()
 
 
-@pytest.mark.parametrize("strategy", ["mirrored2"])
-def test_evaluating_for_somebody_else_changes_nothing(off_interval):
-    """G15, N17: nor what replicas keep apart, which an evaluation of the run's own shares out."""
-    _, trainer, _ = off_interval
-    before = parts(trainer)
-    trainer.evaluation.run_without_effects(-1)
-    toy.assert_bitwise_equal(parts(trainer), before)
-    trainer.evaluate(-1)
-    assert any(a.tobytes() != b.tobytes() for a, b in zip(parts(trainer), before, strict=True))
-
-
 @pytest.mark.parametrize("strategy", ["off"])
 def test_fewer_checkpoints_are_averaged_and_damaged_ones_left_out(off_interval, model_dir, caplog):
     """G15: with a word about it."""

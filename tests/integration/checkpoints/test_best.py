@@ -1,6 +1,7 @@
 """The best checkpoints: ranking, restarts, and a death between any two writes."""
 
 import errno
+import itertools
 import json
 import math
 from pathlib import Path
@@ -13,7 +14,7 @@ from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError
 from tests.support import scripted_runs
-from tests.support.cases import full
+from tests.support.cases import cases, full
 from tests.support.chaos.faulty_files import Killed
 from tests.support.chaos.faulty_saves import renewed, sweep
 from tests.support.chaos.tiny import read_newest
@@ -203,7 +204,7 @@ FIRST = [(10, 0.5), (20, 0.7), (30, 0.6)]
 @pytest.mark.parametrize(
     ("fault", "max_to_keep", "step", "value", "ranking"),
     [
-        (Killed, 1, 40, 0.9, [(40, 0.9)]),
+        full((Killed, 1, 40, 0.9, [(40, 0.9)])),
         (Killed, 1, 40, 0.6, [(20, 0.7)]),
         (Killed, 1, 20, 0.7, [(20, 0.7)]),  # an evaluation that is done again replaces nothing
         full((Killed, 1, 20, 0.8, [(20, 0.8)])),
@@ -255,28 +256,28 @@ def test_an_announcement_that_was_cut_off_is_made_again(model_dir):
 # Damage.
 
 
-@pytest.mark.parametrize("content", [None, b"", b'{"loss": 0.', b"\x00\xff", b'{"best_ckpt_global_step": 99.0}'])
-def test_damage_to_info_json_changes_nothing(model_dir, content):
+def test_damage_to_info_json_changes_nothing(model_dir):
     """T11: it is written for Model Garden's tools, again after the next evaluation, and never read."""
     offer(keeper(model_dir), 10, 0.5)
     info = Path(model_dir, "info.json")
-    info.unlink() if content is None else info.write_bytes(content)
-    assert not offer(keeper(model_dir), 20, 0.4)
-    assert_whole(model_dir, [(10, 0.5)])
+    for content in (None, b"", b'{"loss": 0.', b"\x00\xff", b'{"best_ckpt_global_step": 99.0}'):
+        info.unlink() if content is None else info.write_bytes(content)
+        assert not offer(keeper(model_dir), 20, 0.4)
+        assert_whole(model_dir, [(10, 0.5)])
 
 
-@pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
-@pytest.mark.parametrize("is_missing", [True, False])
-def test_a_record_whose_checkpoint_is_damaged_does_not_count(model_dir, caplog, suffix, is_missing):
+def test_a_record_whose_checkpoint_is_damaged_does_not_count(model_dir, caplog):
     """T11: a record never exists without its checkpoint, so the next evaluation is the best."""
-    offer(keeper(model_dir), 10, 0.5)
-    path = Path(model_dir, f"ckpt-10{suffix}")
-    path.unlink() if is_missing else path.write_bytes(path.read_bytes()[:-1])
-    restarted = keeper(model_dir)
-    assert restarted.step is None
-    assert "ckpt-10 is damaged: " in caplog.text
-    assert offer(restarted, 20, 0.4)
-    assert_whole(model_dir, [(20, 0.4)])
+    for number, (suffix, is_missing) in enumerate(itertools.product((".index", ".data-00000-of-00001"), (True, False))):
+        folder = f"{model_dir}/{number}"
+        offer(keeper(folder), 10, 0.5)
+        path = Path(folder, f"ckpt-10{suffix}")
+        path.unlink() if is_missing else path.write_bytes(path.read_bytes()[:-1])
+        restarted = keeper(folder)
+        assert restarted.step is None
+        assert f"{folder}/ckpt-10 is damaged: " in caplog.text
+        assert offer(restarted, 20, 0.4)
+        assert_whole(folder, [(20, 0.4)])
 
 
 def test_a_checkpoint_takes_anothers_place_on_a_url():
@@ -293,7 +294,10 @@ def test_a_checkpoint_takes_anothers_place_on_a_url():
 
 @pytest.mark.parametrize(
     ("metric", "chosen", "right"),
-    [("score", "lower", "higher"), ("dev|score", "lower", "higher"), ("validation_loss", "higher", "lower")],
+    cases(
+        [("score", "lower", "higher"), ("dev|score", "lower", "higher"), ("validation_loss", "higher", "lower")],
+        ("score", "lower", "higher"),
+    ),
 )
 def test_the_worst_checkpoint_is_not_kept_as_the_best(model_dir, metric, chosen, right):
     """C6: what the task, the metric or the engine declares is not contradicted; nothing was trained."""

@@ -93,12 +93,6 @@ def test_a_command_has_its_own_exit_code(commands, source, code):
     assert commands.run("print('well')") == (0, ["well"])
 
 
-def test_a_pool_that_is_left_ends_by_itself(commands):
-    """N26: at the end of its process, after the work that it was given."""
-    pool = "import concurrent.futures as c\npool = c.ProcessPoolExecutor(1)\npool.submit(print, 'worked', flush=True)"
-    assert commands.run(pool) == (0, ["worked"])
-
-
 def test_output_can_be_read_as_it_comes(commands):
     """N26: both streams through a pipe, while the command runs; its end is the end of the pipe."""
     source = "print('a', flush=True)\nprint('b', file=sys.stderr)\nimport time\ntime.sleep(600)"

@@ -9,7 +9,6 @@ import time
 import pytest
 
 from official_trainer.distributed.environment import cluster_env
-from official_trainer.processes import local
 from tests.support.processes.jobs import Launched, is_alive, until
 
 TWO = {"worker": 2}
@@ -242,14 +241,6 @@ def test_the_chief_saves_before_its_servers_are_ended(tmp_path):
     assert (job.out.count("late"), job.out.count("early")) == (3, 0)
 
 
-def test_processes_that_are_not_up_yet_have_lost_nothing(tmp_path):
-    """Without a handler of their own they die by SIGTERM."""
-    job = Launched(tmp_path, TWO, {"worker": "touch(NAME); forever()"})
-    job.until("worker 0", "worker 1")
-    job.process.terminate()
-    assert job.wait() == 143
-
-
 def test_a_second_signal_kills(tmp_path):
     job = Launched(tmp_path, TWO, {"worker": "on_term(lambda: touch(f'told {NAME}')); touch(NAME); forever()"})
     job.until("worker 0", "worker 1")
@@ -347,7 +338,7 @@ def test_a_job_that_may_be_started_again_is(tmp_path, code):
     assert "restart 1, from the start, at once" in job.out
 
 
-@pytest.mark.parametrize("code", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("code", [1, 5])
 def test_what_would_fail_again_is_not_started_again(tmp_path, code):
     sources = {"worker 0": "lives(); sys.exit(75)", "worker 1": f"lives(); sys.exit({code})"}
     found, _ = run(tmp_path, TWO, sources, supervise=True)
@@ -417,9 +408,3 @@ def test_a_dead_parameter_server_ends_the_round(tmp_path):
 
 
 # Pieces
-
-
-def test_ports_are_free_and_differ():
-    ports = local.free_ports(50)
-    assert len(set(ports)) == 50
-    assert all(12000 <= port <= 32000 for port in ports)

@@ -38,15 +38,6 @@ def trained(run_dir, workspace):
     return run_dir
 
 
-@pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    """A folder outside of the workspace, which is the current one."""
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def test_paths_of_flags_are_those_of_the_current_folder(visited, trained, workspace, monkeypatch, capsys):
     """N8: also where that is a folder inside of the workspace, in which the command runs."""
     inside = workspace / "notes"
@@ -84,24 +75,3 @@ def test_paths_of_a_config_are_those_of_the_workspace_in_its_folders_too(visited
     assert cli.main(["train", "my_experiment", "--model_dir=run"]) == 0
     assert [folder for folder, *_ in visited] == [workspace, workspace]
     assert [given["model_dir"] for *_, given in visited] == ["run", str(workspace / "notes" / "run")]
-
-
-@pytest.mark.parametrize(
-    ("is_there", "message"),
-    [
-        (False, "{}, which is not there now: run the command in the folder where it is"),
-        (True, "{}: cd {} and run the command there"),
-    ],
-)
-def test_the_workspace_of_a_run_is_named_and_not_used(is_there, message, trained, workspace, elsewhere, capsys):
-    """N7, N8: a run directory is data: no code is run because it names a folder."""
-    run = elsewhere / "run"
-    shutil.copytree(trained, run)
-    for path in (workspace / "experiments").glob("*.py"):
-        path.write_text("raise AssertionError('imported')\n")
-    if not is_there:
-        shutil.rmtree(workspace)
-    assert cli.main(["eval", "--model_dir=run"]) == 2
-    said = capsys.readouterr().err
-    assert "unknown experiment 'my_experiment'" in said
-    assert "the run in run was started in the workspace " + message.format(workspace, workspace) in said
