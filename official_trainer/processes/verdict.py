@@ -1,6 +1,6 @@
 """How a job ended: which process failed first, the exit code of the job, and whether and when it is restarted.
 
-Owns: this judgement, as pure functions; the words for exit codes; the wait before a restart, and giving up.
+Owns: this judgement, as pure functions; the wait before a restart, and giving up.
 Does not own: starting and ending processes (`attempt.py`).
 """
 
@@ -16,17 +16,6 @@ from official_trainer.processes.job import DATA_ROLES
 
 _CRASH_LOOP = 5  # restarts in a row without a new checkpoint; then there is no further one
 _LONGEST_SECONDS = 60.0  # between two of them
-
-_MEANING = {
-    ExitCode.DONE: "done",
-    ExitCode.FAILED: "failed",
-    ExitCode.CONFIG: "configuration",
-    ExitCode.DATA: "data",
-    ExitCode.NON_FINITE: "the loss is not finite",
-    ExitCode.STALLED: "stalled",
-    ExitCode.RETRY: "may be started again",
-    ExitCode.PREEMPTED: "stopped, state saved",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +55,8 @@ class End:
         if self.code < 0:
             memory = " (out of memory?)" if self.code == -signal.SIGKILL else ""
             return f"was killed by {signal.Signals(-self.code).name}{memory}"
-        return f"ended with exit code {self.code}" + (f" ({_MEANING[self.code]})" if self.code in _MEANING else "")  # type: ignore[index]
+        names = {code.value: code.name.lower().replace("_", "-") for code in ExitCode}
+        return f"ended with exit code {self.code}" + (f" ({names[self.code]})" if self.code in names else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

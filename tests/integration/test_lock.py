@@ -125,16 +125,12 @@ def no_flock(monkeypatch, number):
 
 def test_a_lock_does_not_show_the_password_of_a_url(run_dir, monkeypatch):
     """N11: the file that says who holds it is read by others."""
-    for url, shown in (
-        ("postgresql://me:se:c/r@et@host/db", "--storage=postgresql://me:***@host/db"),
-        ("postgresql://h/db?user=me&password=secret&sslmode=require", "h/db?user=me&password=***&sslmode=require"),
-        ("mysql://h/db?passwd=secret", "--storage=mysql://h/db?passwd=***"),
-    ):
-        monkeypatch.setattr(sys, "orig_argv", ["sweep", f"--storage={url}", "--parallel=2"])
-        with make(run_dir):
-            command = read(run_dir)["command"]
-            assert shown in command and "secret" not in command and "et@" not in command
-            assert shlex.split(command)[2] == "--parallel=2"
+    url, shown = "postgresql://me:se:c/r@et@host/db", "--storage=postgresql://me:***@host/db"
+    monkeypatch.setattr(sys, "orig_argv", ["sweep", f"--storage={url}", "--parallel=2"])
+    with make(run_dir):
+        command = read(run_dir)["command"]
+        assert shown in command and "secret" not in command and "et@" not in command
+        assert shlex.split(command)[2] == "--parallel=2"
 
 
 # On one machine.

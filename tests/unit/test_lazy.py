@@ -30,16 +30,14 @@ def test_the_collector_rests_during_an_import(heavy):
     assert gc.get_freeze_count() == 0, "only an import freezes"
 
 
-def test_a_collector_that_was_off_stays_off(heavy):
-    gc.disable()
-    lazy.load(heavy)
-    assert not gc.isenabled()
-
-
-def test_a_failed_import_turns_it_on_again(heavy):
+def test_the_collector_is_afterwards_as_it_was(heavy):
+    """Also where the import fails."""
     with pytest.raises(ModuleNotFoundError):
         lazy.load("no_such_module_at_all")
     assert gc.isenabled()
+    gc.disable()
+    lazy.load(heavy)
+    assert not gc.isenabled()
 
 
 def test_a_lazy_module_is_imported_at_its_first_attribute(heavy):

@@ -12,13 +12,6 @@ from tests.support.packages import registering, write
 from tests.support.terminal import Terminal
 
 
-def test_list(workspace, capsys):
-    assert cli.main(["list"]) == 0
-    assert own_part(capsys.readouterr().out) == (
-        "my_experiment  Three grape varieties told apart by 13 measurements.  experiments/my_experiment.py\n"
-    )
-
-
 def own_part(out):
     """Returns what `list` prints of the workspace, before the line about Model Garden's experiments."""
     own, _, theirs = out.partition("\nModel Garden 2.20.0 has ")
@@ -26,12 +19,22 @@ def own_part(out):
     return own
 
 
-def test_all_shows_those_of_model_garden_too(workspace, capsys):
+def test_list(workspace, capsys):
+    assert cli.main(["list"]) == 0
+    mine = "my_experiment  Three grape varieties told apart by 13 measurements.  experiments/my_experiment.py\n"
+    assert own_part(capsys.readouterr().out) == mine
     assert cli.main(["list", "--all"]) == 0
     own, _, theirs = capsys.readouterr().out.partition("\nModel Garden 2.20.0\n")
-    assert own.startswith("my_experiment  ")
+    assert own == mine
     listed = [line.split()[0] for line in theirs.splitlines()]
     assert {"resnet_imagenet", "bert/pretraining"} <= set(listed) <= set(index.entries())
+    assert cli.main(["list", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    [experiment] = report["experiments"]
+    assert (experiment["name"], report["unlisted"]) == ("my_experiment", [])
+    assert experiment["path"] == str(workspace / "experiments" / "my_experiment.py")
+    source = (workspace / "experiments" / "my_experiment.py").read_text().splitlines()
+    assert source[experiment["line"] - 1] == "def my_experiment():"
 
 
 @pytest.mark.parametrize("columns", [80, 160])
@@ -47,17 +50,6 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(workspace, column
     assert sorted(narrow.split()) == sorted(piped.getvalue().split())
 
 
-def test_list_as_json(workspace, capsys):
-    assert cli.main(["list", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    [experiment] = report["experiments"]
-    assert experiment["name"] == "my_experiment"
-    assert experiment["path"] == str(workspace / "experiments" / "my_experiment.py")
-    assert report["unlisted"] == []
-    source = (workspace / "experiments" / "my_experiment.py").read_text().splitlines()
-    assert source[experiment["line"] - 1] == "def my_experiment():"
-
-
 def test_list_shows_what_it_cannot_read_and_what_would_fail(workspace, capsys):
     (workspace / "experiments" / "broken.py").write_text("@register_config_factory('x'\ndef")
     (workspace / "experiments" / "needy.py").write_text(
@@ -67,13 +59,6 @@ def test_list_shows_what_it_cannot_read_and_what_would_fail(workspace, capsys):
     out = capsys.readouterr().out
     assert "my_experiment " in out and "needy          Needs more." in out
     assert "unlisted  " in out and "broken.py:1: its experiments are not listed" in out
-
-
-def test_an_empty_workspace(tmp_path, monkeypatch, capsys):
-    (tmp_path / "experiments").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["list"]) == 0
-    assert own_part(capsys.readouterr().out) == f"no experiments in {tmp_path / 'experiments'}\n"
 
 
 def test_list_outside_of_any_workspace(tmp_path, monkeypatch, capsys):
@@ -87,6 +72,9 @@ def test_list_outside_of_any_workspace(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(index, "entries", dict)  # nor is there Model Garden
     assert cli.main(["list"]) == 2
     assert capsys.readouterr().err == f"error: {said}"
+    (tmp_path / "experiments").mkdir()
+    assert cli.main(["list"]) == 0
+    assert capsys.readouterr().out == f"no experiments in {tmp_path / 'experiments'}\n"
 
 
 def test_control_characters_of_a_description_are_shown_as_escapes(workspace, capsys):

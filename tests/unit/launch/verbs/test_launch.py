@@ -163,7 +163,7 @@ def test_words_are_those_that_give_the_same_values():
         (Outcome(code=75, note="the fork server is gone"), "error: the fork server is gone\n"),
         (
             Outcome(code=143, cause=End(name="worker 1", role="worker", code=143)),
-            "stopped: worker 1 ended with exit code 143 (stopped, state saved); the same command continues the run\n",
+            "stopped: worker 1 ended with exit code 143 (preempted); the same command continues the run\n",
         ),
         (
             Outcome(code=1, cause=End(name="worker 1", role="worker", code=7, last=("a", "b")), note="given up"),
