@@ -237,6 +237,15 @@ def test_a_directory_that_another_process_removes_too_is_gone(tmp_path, monkeypa
     assert not place.exists() and not calls
 
 
+def test_a_directory_that_is_never_empty_is_an_error(tmp_path, monkeypatch):
+    def full(path):
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+
+    monkeypatch.setattr(shutil, "rmtree", full)
+    with pytest.raises(OSError, match="not empty"):
+        files.remove(str(tmp_path))
+
+
 def test_only_an_empty_directory_is_removed(tmp_path):
     """And what is not there is fine."""
     (tmp_path / "full" / "empty").mkdir(parents=True)

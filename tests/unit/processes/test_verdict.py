@@ -63,6 +63,11 @@ def test_after_a_new_checkpoint_there_may_be_no_wait():
     assert Restarts(is_prompt=True).next(10) == 0
 
 
+def test_waits_are_at_most_a_minute():
+    restarts = Restarts(first_seconds=30)
+    assert [restarts.next(7), restarts.next(7), restarts.next(7)] == [30, 60, 60]
+
+
 def test_five_restarts_without_a_checkpoint_are_the_last():
     restarts = Restarts()
     assert [restarts.next(None) for _ in range(5)] == [1, 2, 4, 8, 16]

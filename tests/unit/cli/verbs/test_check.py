@@ -18,6 +18,8 @@ def test_check_ends_with_the_exit_code_of_what_failed(engine, workspace, capsys,
             name="train", outcome="", seconds=1.5, error=NoData("no file matches data/*.tfrecord")
         )
 
+    assert cli.main(["check", "my_experiment", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
     monkeypatch.setattr(engine, "check", check)
     assert cli.main(["check", "my_experiment"]) == 3
     out, err = capsys.readouterr()

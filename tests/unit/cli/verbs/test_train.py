@@ -6,6 +6,7 @@ import re
 import pytest
 
 from official_trainer import cli
+from official_trainer.inputs import data_service
 from official_trainer.runs.predictions import PredictionSettings
 
 
@@ -85,6 +86,15 @@ def test_the_other_verbs_hand_over_what_they_are_given(engine, run_dir, capsys):
             assert given["metrics"] == ["loss"]
             lines = [line.split() for line in printed.splitlines()]
             assert lines == [["ok", "build", "0.5", "s", "1,234", "parameters"], ["ok", "save", "12.0", "s", "equal"]]
+
+
+def test_data_service_expands_a_home(monkeypatch):
+    """T20: which a shell leaves to the program behind a `=`."""
+    served = []
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setattr(data_service, "serve", lambda role, **options: served.append((role, options["work_dir"])))
+    assert cli.main(["data-service", "--role=dispatcher", "--port=5050", "--work_dir=~/journal"]) == 0
+    assert served == [("dispatcher", "/home/someone/journal")]
 
 
 def test_train_py_falls_back_to_the_workspace_of_its_script(engine, workspace, tmp_path, monkeypatch, capsys):
