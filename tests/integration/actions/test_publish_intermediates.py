@@ -3,11 +3,9 @@
 import types
 
 import numpy as np
-import pytest
 
-from official_trainer import config as configuration
 from official_trainer.actions.action import CallAt, LoopState, Run
-from official_trainer.actions.publish_intermediates import PublishIntermediates, PublishIntermediatesConfig, TagError
+from official_trainer.actions.publish_intermediates import PublishIntermediates, PublishIntermediatesConfig
 from official_trainer.tracking import Histogram, Image, Tracker
 
 
@@ -61,37 +59,6 @@ def test_what_is_sent_is_chosen():
         ({"patterns": ()}, EVERYTHING),
     ):
         assert sent(published(), **fields) == (None, EVERYTHING - left_out)
-
-
-RENAMED = {"*/kernel": "kernels/*", "in*": "pictures", "gradient_norm": "norm", "*": "other/*"}
-
-
-def test_names_are_sent_under_other_tags():
-    """B7: by patterns, of which the first that matches counts; pictures keep their numbers."""
-    tags = {"kernels/gradients/dense", "kernels/weights/dense", "pictures/0", "pictures/1", "norm"}
-    assert sent(published(), tags=RENAMED) == (None, tags | {"other/loss/main", "other/hidden"})
-    config = configuration.resolve(
-        configuration.ExperimentConfig(),
-        sets=["trainer.actions=[{type: publish_intermediates, tags: {'gradients/*': 'slopes/*', hidden: inside}}]"],
-    ).config
-    assert config.trainer.actions[0].tags == {"gradients/*": "slopes/*", "hidden": "inside"}
-
-
-def test_two_names_with_one_tag_are_refused():
-    """B7: one would take the place of the other."""
-    said = "'loss/main' and 'gradient_norm' are both sent as 'x'; give them different tags, or leave one out"
-    with pytest.raises(TagError, match=said):
-        sent(published(), tags={"*": "x"})
-
-
-def test_a_tag_with_more_stars_than_its_pattern_is_refused():
-    """B7, N7: before anything is built."""
-    said = r"trainer.actions\[0\].tags.*the tag 'a/\*/\*' has more `\*` than its pattern 'b/\*', which is to fill them"
-    with pytest.raises(configuration.ConfigError, match=f"(?s){said}"):
-        configuration.resolve(
-            configuration.ExperimentConfig(),
-            sets=["trainer.actions=[{type: publish_intermediates, tags: {'b/*': 'a/*/*'}}]"],
-        )
 
 
 def test_a_step_that_nobody_foresaw_is_made_up_for_by_the_next():
