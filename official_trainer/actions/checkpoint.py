@@ -1,8 +1,7 @@
 """Checkpoints of evaluated models, under configurable names: the best by a metric, or the newest.
 
-Owns: the section, and saving a checkpoint after an evaluation, with a SavedModel if configured. Does not own: which are
-kept (`checkpoints/kept.py`), names (`checkpoints/name_template.py`), the checkpoints from which a run continues
-(`checkpoints/store.py`).
+Owns: the section, and saving a checkpoint after an evaluation. Does not own: which are kept (`checkpoints/kept.py`),
+names (`checkpoints/name_template.py`), the checkpoints from which a run continues (`checkpoints/store.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import Literal
 
 from official_trainer import files
 from official_trainer.actions.action import KEEPERS, Action, Run
-from official_trainer.checkpoints.kept import EXPORT, KeptCheckpoints
+from official_trainer.checkpoints.kept import KeptCheckpoints
 from official_trainer.checkpoints.name_template import NameTemplate
 from official_trainer.checkpoints.retention import Retention
 from official_trainer.config import ActionConfig, ConfigError, Positive, Problem, When
 from official_trainer.config.folders import folder_problem
 from official_trainer.lazy import tf
-from official_trainer.tasks import export
 from official_trainer.tracking.monitored import Direction, required_value
 
 
@@ -39,7 +37,6 @@ class CheckpointConfig(ActionConfig):
       max_to_keep: how many are kept; unset keeps all that were saved.
       save_best_only: whether only what is strictly better than all before is saved.
       initial_value_threshold: only better values of the metric than this are saved.
-      export: whether a SavedModel is written beside each, to `saved_model` in its folder.
     """
 
     directory: str = "checkpoints"
@@ -49,7 +46,6 @@ class CheckpointConfig(ActionConfig):
     max_to_keep: Positive | None = 1
     save_best_only: bool = False
     initial_value_threshold: float | None = None
-    export: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if problem := folder_problem(self.directory):
@@ -123,6 +119,3 @@ class Checkpoint(Action):
         with trainer.weights_averaged():
             model = trainer.checkpoint.model
             checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, model=model))
-            directory = files.join(checkpoints.folder(new.name), EXPORT)
-            if self._config.export and export.exported_step(directory) != run.step:
-                export.save(directory, trainer.task, trainer.model, step=run.step, metrics=logs)

@@ -25,18 +25,14 @@ from official_trainer.checkpoints.manifest import CheckpointError, RunFacts
 from official_trainer.checkpoints.retention import Candidate, Retention
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import tf
-from official_trainer.lock import remove_abandoned
 from official_trainer.tracking.monitored import find_value, is_nan
 
 _logger = logging.getLogger(__name__)
 
-EXPORT = "saved_model"
-"""Folder of a checkpoint for a SavedModel of it."""
-
 _MARK = ".named_checkpoint"
 """A file that marks a folder as made here, and holds the template of its name. A folder without it is never changed."""
 
-_OURS = {POINTER, REPLACEMENT, EXPORT, _MARK}
+_OURS = {POINTER, REPLACEMENT, _MARK}
 
 
 class KeptCheckpoints:
@@ -139,10 +135,8 @@ class KeptCheckpoints:
         ]
 
     def _prepare_folder(self, new: Candidate, template: str) -> None:
-        """Marks the folder for `new`, and removes from it what belongs to other weights of its step."""
+        """Marks the folder for `new`."""
         folder = self.folder(new.name)
-        if any((one.name, one.step) == (new.name, new.step) for one in self._candidates):
-            files.remove(files.join(folder, EXPORT))
         before = _template_of(folder)
         if self._is_shared and before not in (None, template):
             raise CheckpointError(
@@ -171,7 +165,6 @@ class KeptCheckpoints:
         if steps:
             directory.tidy()
             return
-        remove_abandoned(folder, rf"{EXPORT}\.(writing|removing)(-.*)?")  # of `tasks/export.py`
         # The mark is removed last: with it, the next process continues here.
         for name in sorted(files.list_dir(folder), key=lambda name: name == _MARK):
             if name.partition(".tmp-")[0] in _OURS:

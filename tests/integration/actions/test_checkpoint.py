@@ -122,15 +122,3 @@ def test_an_epoch_whose_length_nobody_knows(model_dir, monkeypatch):
     )
     with pytest.raises(ActionError, match=message):
         scripted_runs.do(model_dir, CheckpointConfig(template="{epoch}"), validation_steps=1)
-
-
-def test_a_saved_model_lies_beside(model_dir):
-    """C1: of the same weights, averaged ones; it goes with its checkpoint."""
-    config = CheckpointConfig(monitor="score", template="{score:.1f}", export=True)
-    scripted_runs.do(model_dir, config, scores=(0.5, 0.4, 0.9), ema=EMAConfig(average_decay=0.5), train_steps=30)
-    assert files.list_dir(f"{model_dir}/checkpoints") == ["0.9"]
-    kernels = [
-        {bits for name, bits in runs.bits(f"{model_dir}/checkpoints/0.9/{values}").items() if "kernel" in name}
-        for values in ("ckpt-30", "saved_model/variables/variables")
-    ]
-    assert kernels[0] and kernels[0] == kernels[1]

@@ -18,7 +18,7 @@ from tests.support.runs import values
 
 AVERAGE = (
     "trainer.actions=[{type: average_checkpoints, last: 3, recalibrate_batch_norm: 4, export: true}, "
-    "{type: checkpoint, monitor: validation_loss, directory: named, export: true}]"
+    "{type: checkpoint, monitor: validation_loss, directory: named}]"
 )
 
 
