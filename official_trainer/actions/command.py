@@ -1,6 +1,6 @@
 """A program that is run at events: to send a message, copy a checkpoint, start the next job.
 
-Owns: which hook is which event, the program's arguments, environment, log and time limit, and killing it with all
+Owns: which hook is which event, the program's environment, log and time limit, and killing it with all
 processes that it has started. No shell is used anywhere.
 """
 
@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from official_trainer import files
 from official_trainer.actions.action import Action, Run
@@ -34,14 +34,10 @@ EventName = Literal["start", "step", "eval", "best", "end", "failure", "preempte
 """A process begins; the action is due at a step, or after an evaluation, or after one that is the best so far; the run
 is done, failed, or was stopped and will be continued; the process hangs, and is about to end."""
 
-FACTS = ("step", "event", "experiment", "model_dir", "reason")
-"""Placeholders that are no metrics."""
-
 STOP_SECONDS = 5.0
 """How long a program may still run when the run is asked to stop, at most; the scheduler waits for the run."""
 
 _POLL_SECONDS = 0.1
-_PLACEHOLDER = re.compile(r"\{(?P<quoted>\{[A-Za-z_][\w./|-]*\})\}|\{(?P<name>[A-Za-z_][\w./|-]*)\}")
 _UNFIT = re.compile(r"[^\w.-]")
 _PREFIX = "OFFICIAL_TRAINER_"
 _LAST_BYTES = 2000
@@ -60,10 +56,9 @@ class CommandConfig(ActionConfig):
       events: when it is run. `start` of a process; `step` and `eval`: when the action is due, which unset means at
         summaries and after evaluations; `best`: that evaluation is the best so far; `end` of the run, its `failure`,
         `preempted`: it was asked to stop and will be continued, or `stall`: it hangs, and ends.
-      argv: program and arguments, a list that no shell reads. `{step}`, `{event}`, `{experiment}`, `{model_dir}`,
-        `{reason}` and `{NAME}` of a metric of the evaluation are filled in; `{{step}}` is `{step}` as it is. The
-        program finds the same in `OFFICIAL_TRAINER_STEP`, `…_EVENT`, `…_EXPERIMENT`, `…_MODEL_DIR`, `…_REASON`, and
-        all metrics as JSON in `…_METRICS`.
+      argv: program and arguments, a list that no shell reads. The program finds in its environment what has happened:
+        `OFFICIAL_TRAINER_EVENT`, `…_STEP`, `…_EXPERIMENT`, `…_MODEL_DIR`, `…_REASON`, and all metrics as JSON in
+        `…_METRICS`.
       timeout_seconds: after so long it is killed, with all that it has started; a run that is asked to stop gives it 5
         seconds more at most.
     """
@@ -81,7 +76,7 @@ class CommandConfig(ActionConfig):
         if self.when is not None and not {"step", "eval", "best"} & set(self.events):
             yield "when", "has no effect unless events has step, eval or best"
         if not self.argv or not self.argv[0]:
-            yield "argv", "must name a program, for example [notify-send, '{event} at step {step}']"
+            yield "argv", "must name a program, for example [touch, /tmp/ended]"
 
     def build(self) -> Command:
         return Command(self)
@@ -98,14 +93,10 @@ class Command(Action):
         self._experiment = ""
         self._eval_logs: Mapping[str, float] = {}  # of the newest evaluation of this process
 
-    def monitored(self) -> tuple[str, ...]:
-        names = (match["name"] for argument in self._config.argv for match in _PLACEHOLDER.finditer(argument))
-        return tuple(dict.fromkeys(name for name in names if name and name not in FACTS))
-
     def on_start(self, run: Run) -> None:
         self._experiment = (read_run(run.model_dir) or {}).get("experiment", "")
         program = self._config.argv[0]
-        if not _PLACEHOLDER.search(program) and shutil.which(program) is None:
+        if shutil.which(program) is None:
             where = "is not an executable file" if os.sep in program else "is not on the PATH"
             split = ", ".join(program.split())
             fix = f"write each argument by itself: [{split}]" if " " in program else "give its path, or install it"
@@ -147,7 +138,7 @@ class Command(Action):
         metrics = {name: encode(float(value)) for name, value in logs.items()}
         environment = {f"{_PREFIX}{name.upper()}": value for name, value in facts.items()}
         environment[f"{_PREFIX}METRICS"] = json.dumps(metrics, allow_nan=False)
-        argv = [fill(argument, facts, metrics) for argument in self._config.argv]
+        argv = self._config.argv
         line, moment = shlex.join(argv), f"(event {event} of step {run.step})"
         described = f"{shorten(line, _SHOWN_CHARACTERS)} {moment}"
         path = files.join(run.model_dir, "commands", f"{_UNFIT.sub('_', self.name or 'command')}.log")
@@ -226,15 +217,3 @@ def _open_log(path: str) -> Iterator[IO[bytes]]:
             log.seek(0)
             with files.open_file(path, "ab") as remote:
                 remote.write(log.read())
-
-
-def fill(argument: str, facts: Mapping[str, str], metrics: Mapping[str, Any]) -> str:
-    """Returns an argument of the config with its placeholders filled in; a placeholder without a value is empty."""
-
-    def value_of(match: re.Match[str]) -> str:
-        if match["quoted"]:
-            return match["quoted"]
-        name = match["name"]
-        return facts[name] if name in facts else str(metrics.get(name.replace("|", "/"), ""))
-
-    return _PLACEHOLDER.sub(value_of, argument)
