@@ -18,7 +18,7 @@ CLASSES = 4  # of images; class 0 is the background where there is one
 SEQUENCE = 16  # tokens
 PREDICTIONS = 3  # masked tokens of a sequence
 VOLUME = 16  # voxels along each side
-CATEGORIES, HOT = 10, 2  # of each feature of a click, and how many of them one has
+CATEGORIES = 10  # of a feature of a click
 TAGS = ("O", "NOUN", "VERB")
 
 _SPLITS = {"train-00000-of-00002": 12, "train-00001-of-00002": 12, "validation-00000-of-00001": 8}
@@ -72,30 +72,6 @@ def detection(path, examples, seed):
         built.append(builder.example)
     _write(path, built)
     path.with_suffix(".json").write_text(json.dumps(_coco(found)))
-
-
-def coco(path, examples, seed):
-    """COCO 2017 as TensorFlow Datasets prepares it: the folder is a `tfds_data_dir`; also in COCO's JSON."""
-    import tensorflow as tf
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder("coco/2017", data_dir=path.parent)
-    features, built, found = builder.info.features, [], []
-    for number, image, _, objects in _images_of_objects(examples, seed):
-        found.append((number, objects))
-        described = []
-        for label, (left, right, top, bottom) in objects:
-            box = tfds.features.BBox(top / SIZE, left / SIZE, bottom / SIZE, right / SIZE)
-            area = int((right - left) * (bottom - top))
-            described.append({"area": area, "bbox": box, "id": len(described), "is_crowd": False, "label": label - 1})
-        example = {"image": image, "image/filename": f"{number}.jpg", "image/id": number, "objects": described}
-        built.append(tf.train.Example.FromString(features.serialize_example(features.encode_example(example))))
-    split, _, shard = path.stem.partition("-")
-    builder.data_path.mkdir(parents=True, exist_ok=True)
-    _write(builder.data_path / f"coco-{split}.tfrecord-{shard}", built)
-    path.with_suffix(".json").write_text(json.dumps(_coco(found)))
-    if split == "validation":  # the last file
-        tfds.folder_dataset.write_metadata(data_dir=str(builder.data_path), features=features)
 
 
 def _images_of_objects(examples, seed):
@@ -200,28 +176,6 @@ def masked_words(path, examples, seed):
     lib.write_instance_to_example_files(kept, tokenizer, SEQUENCE, PREDICTIONS, [str(path)], False, False)
 
 
-def texts(path, examples, seed):
-    """Pairs of sentences as text, labelled as those of `sentences`, each with a document of eight lines."""
-    import tensorflow as tf
-
-    rng = random.Random(seed)
-    _tokenizer(path.parent)  # writes its vocabulary beside the texts
-    built = []
-    for index in range(examples):
-        label = index % 2
-        example = tf.train.Example()
-        fields = {
-            "first": _sentence(rng, "animals"),
-            "second": _sentence(rng, "animals" if label else "tools"),
-            "text": "\n".join(_sentence(rng, "animals") for _ in range(8)),
-        }
-        for name, text in fields.items():
-            example.features.feature[name].bytes_list.value.append(text.encode())
-        example.features.feature["label"].int64_list.value.append(label)
-        built.append(example)
-    _write(path, built)
-
-
 def questions(path, examples, seed):
     """Sentences with a question about the last noun, as BERT's ids; and as SQuAD's JSON, beside them."""
     from official.nlp.data import squad_lib as lib
@@ -274,29 +228,20 @@ def _backwards(text):
 
 
 def clicks(path, examples, seed):
-    """Lines of Criteo's 13 numbers and 26 categories, of which the first decides; and examples with `HOT` of each."""
-    from official.core.tf_example_builder import TfExampleBuilder
-
+    """Lines of Criteo's 13 numbers and 26 categories, of which the first decides."""
     rng = np.random.default_rng([seed, 6])
-    lines, built = [], []
+    lines = []
     for _ in range(examples):
         numbers = rng.random(13).astype(np.float32).round(3)
-        categories = rng.integers(0, CATEGORIES, [26, HOT])
-        label = int(categories[0, 0] % 2)
-        lines.append("\t".join(map(str, [label, *numbers.tolist(), *categories[:, 0].tolist()])))
-        builder = TfExampleBuilder().add_ints_feature("label", label)
-        for index, number in enumerate(numbers.tolist(), start=1):
-            builder.add_floats_feature(f"dense-feature-{index}", number)
-        for index, hot in enumerate(categories.tolist(), start=14):
-            builder.add_ints_feature(f"sparse-feature-{index}", hot)
-        built.append(builder.example)
+        categories = rng.integers(0, CATEGORIES, 26)
+        label = int(categories[0] % 2)
+        lines.append("\t".join(map(str, [label, *numbers.tolist(), *categories.tolist()])))
     path.with_suffix(".tsv").write_text("\n".join(lines) + "\n")
-    _write(path, built)
 
 
 _ALL = (
-    *(images, segmentation, detection, coco, videos, volumes),
-    *(sentences, tagging, masked_words, texts, questions, translation),
+    *(images, segmentation, detection, videos, volumes),
+    *(sentences, tagging, masked_words, questions, translation),
     clicks,
 )
 KINDS = {kind.__name__: kind for kind in _ALL}

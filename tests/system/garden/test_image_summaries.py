@@ -1,8 +1,5 @@
 """Images that tasks of Model Garden return, as its segmentation and detection tasks do."""
 
-from pathlib import Path
-
-import pytest
 import tensorflow as tf
 
 from official_trainer.engine.trainer import Trainer
@@ -12,6 +9,8 @@ from tests.support import toy
 from tests.support.garden.driver import _untouched_process, logged_steps, params_of  # noqa: F401
 from tests.support.garden.toy import GardenTask
 from tests.support.tracking.readers import READERS
+
+IMAGES = "image/validation_outputs/"
 
 
 class Drawing(GardenTask):
@@ -28,7 +27,7 @@ class Drawing(GardenTask):
     def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
         assert len(aggregated_logs["image"]) == len(aggregated_logs["logits"])
         pictures = tf.cast(tf.zeros([len(aggregated_logs["image"]), 4, 6, 3]), tf.uint8)
-        return {f"image/validation_outputs/{n}": each[None] for n, each in enumerate(pictures)}
+        return {f"{IMAGES}{n}": each[None] for n, each in enumerate(pictures)}
 
 
 def params(batch):
@@ -37,22 +36,13 @@ def params(batch):
     return found
 
 
-def trained(model_dir, batch, strategy=None, **options):
+def test_images_of_a_task_reach_tensorboard(tmp_path):
+    """T24: beside its numbers and a best checkpoint; of 101 examples 37 are in the last batch of both replicas."""
     keras.backend.clear_session()
-    config = params(batch)
-    return run_experiment(strategy, Drawing(config.task), "train_and_eval", config, str(model_dir), **options)
-
-
-def drawn(model_dir):
-    found = READERS["tensorboard"](Path(model_dir))
-    return sorted((place.rpartition("/")[2], step) for place, step, _ in found if "validation_outputs" in place)
-
-
-@pytest.mark.parametrize(("strategy", "batch", "last"), [("off", 20, 1), ("mirrored2", 64, 37)])
-def test_images_of_a_task_reach_tensorboard(tmp_path, strategy, batch, last):
-    """T24: beside its numbers and a best checkpoint; of 101 examples `last` are in the last batch of all replicas."""
-    trained(tmp_path, batch, toy.strategy_of(strategy))
-    assert drawn(tmp_path) == sorted((str(number), step) for number in range(last) for step in (10, 20))
+    config = params(64)
+    run_experiment(toy.strategy_of("mirrored2"), Drawing(config.task), "train_and_eval", config, str(tmp_path))
+    found = [(tag.rpartition("/")[2], step) for tag, step, _ in READERS["tensorboard"](tmp_path) if IMAGES in tag]
+    assert sorted(found) == sorted((str(number), step) for number in range(37) for step in (10, 20))
     assert logged_steps(tmp_path / "validation", "accuracy") == [10, 20]
 
 
@@ -88,7 +78,7 @@ def test_a_manager_of_the_caller_gets_the_images_in_model_gardens_form(tmp_path)
     run_experiment(
         None, task, "train_and_eval", config, str(tmp_path / "run"), trainer=trainer, eval_summary_manager=manager
     )
-    assert logged_steps(tmp_path / "mine", "image/validation_outputs/0") == [10, 20]
+    assert logged_steps(tmp_path / "mine", f"{IMAGES}0") == [10, 20]
     assert logged_steps(tmp_path / "mine", "accuracy") == [10, 20]
     ours = {name for name, _, _ in READERS["tensorboard"](tmp_path / "run")}
     assert not [name for name in ours if name.startswith("validation/") and "_hparams_" not in name]
