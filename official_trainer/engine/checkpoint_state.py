@@ -131,17 +131,7 @@ class CheckpointState:
         for of_replicas in self._values_of_numbers():
             of_replicas.collect()
         self._measures.forget_bad_step()
-        return restore.read_exactly(self._held_by(prefix), prefix, step, allow_mismatch)
-
-    def _held_by(self, prefix: str) -> tf.train.Checkpoint:
-        """Returns the state, with averages where that checkpoint holds them."""
-        state = self.checkpoint
-        if "average" not in (averages := self._averages_in(prefix)):
-            return state
-        optimizer = self._context.optimizer
-        trackable = kerases.of(optimizer).trackable_optimizer(optimizer, self._context.model)
-        items = {**tf.train.TrackableView.children(state), "optimizer": trackable}
-        return tf.train.Checkpoint(**{**items, **averages})
+        return restore.read_exactly(self.checkpoint, prefix, step, allow_mismatch)
 
     def _averages_in(self, prefix: str) -> Mapping[str, Any]:
         """Returns the part of the state that holds averages, by its name in a checkpoint; nothing if that has none."""
@@ -149,8 +139,6 @@ class CheckpointState:
         if average is None or garden.is_best(prefix):  # whose weights are the averages, and averages the weights
             return {}
         keys = restore.saved_keys(prefix)
-        if "average" not in average.items and any(key.startswith("average/") for key in keys):
-            return {"average": average.alone}
         return average.items if any(key.startswith("average/") or restore.AVERAGE in key for key in keys) else {}
 
     @collective

@@ -133,7 +133,6 @@ class WeightAverage:
       values: the averages, one variable for each weight.
       items: what a checkpoint holds of them, by name; with tf_keras Model Garden's wrapper as `optimizer`, which holds
         the optimizer and the averages, as its driver saves both.
-      alone: for checkpoints that hold the averages beside the optimizer, as this package saved them before.
     """
 
     def __init__(self, model: Any, config: Any, optimizer: Any = None) -> None:
@@ -148,7 +147,6 @@ class WeightAverage:
         self._weights, self.values, self.items = averages.weights, averages.values, averages.items
         self._config = config
         self._extended = tf.distribute.get_strategy().extended
-        self.alone = tf.train.Checkpoint(values=self.values)
         self.reset()
 
     @property

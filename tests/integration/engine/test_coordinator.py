@@ -1,11 +1,14 @@
 """What a coordinator and its servers decide, without any of them; see `tests/system/distributed/` for the real ones."""
 
+import functools
 import json
 import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from official_trainer import inputs
 from official_trainer.config import DataConfig, RuntimeConfig
@@ -19,9 +22,7 @@ from official_trainer.inputs import InputContext
 from tests.support.cases import cases
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 100, 1000, 12_345])
-@pytest.mark.parametrize("num_workers", [1, 2, 5])
-@pytest.mark.parametrize("least", [1, 10, 1000])
+@given(st.integers(1, 20_000), st.integers(1, 9), st.integers(1, 2000))
 def test_closures_hold_all_steps_and_give_each_worker_one(num_steps, num_workers, least):
     """T7: no window leaves a worker without work."""
     lengths = closure_lengths(num_steps, num_workers, least)
@@ -165,26 +166,26 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_an_error_names_the_process_that_it_is_about(name):
+def is_heard(silent, address):
+    return address not in silent
+
+
+def test_an_error_names_the_process_that_it_is_about():
     """T16: whom TensorFlow names, or who does not answer; heartbeats that it misses are no failure of this process."""
-    kind, text, silent, said = LOSSES[name]
-    found = explain_loss(kind(None, None, text), ADDRESSES, connects=lambda address: address not in silent)
-    assert found.exit_code == 75
-    assert str(found).startswith(said)
+    for name, (kind, text, silent, said) in LOSSES.items():
+        found = explain_loss(kind(None, None, text), ADDRESSES, connects=functools.partial(is_heard, silent))
+        assert found.exit_code == 75, name
+        assert str(found).startswith(said), name
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_other_errors_are_left_alone():
+    for error in (
         ValueError("/job:ps/replica:0/task:0"),
         tf.errors.InvalidArgumentError(None, None, "/job:ps/replica:0/task:0"),
         tf.errors.InvalidArgumentError(None, None, "/job:ps/replica:0/task:0/device:CPU:0 unknown device."),
         tf.errors.UnavailableError(None, None, "the disk"),
-    ],
-)
-def test_other_errors_are_left_alone(error):
-    assert explain_loss(error, ADDRESSES, connects=lambda address: True) is None
+    ):
+        assert explain_loss(error, ADDRESSES, connects=lambda address: True) is None, error
 
 
 # Who may take part.
@@ -275,12 +276,9 @@ def tasks(tmp_path_factory):
             for start in (0, 5)
         ],
         ("arrays", 3, 5),
-        ("starting", 1, 0),
         ("starting", 3, 5),
         ("plain", 2, 0),
-        ("plain", 3, 5),
         ("finite", 2, 5),
-        ("finite", 1, 0),
         ("cached", 2, 0),
     ),
 )

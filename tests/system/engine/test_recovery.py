@@ -107,6 +107,7 @@ def test_several_batches_that_fail_are_all_left_out(model_dir, tmp_path, stream,
     """T12, N2: what was decided at a checkpoint holds when the run goes back there again, or further."""
     stream.bad_too = bad_too
     do(model_dir, *sets, "trainer.recovery_data=skip_batch")
+    assert values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"] == 1 + len(bad_too)
     stream.without = (BAD_STEP - 1, *bad_too)
     do(tmp_path / "clean")
     assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
