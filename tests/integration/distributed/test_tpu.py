@@ -15,6 +15,7 @@ from official_trainer.distributed import strategy, tpu
 from official_trainer.errors import ExitCode
 from official_trainer.tasks.step_updates import StepUpdates
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.config.sample import problems
 
 
@@ -222,7 +223,7 @@ def test_errors_that_do_not(error):
     assert tpu.as_lost_error(error, runtime("local")) is None
 
 
-@pytest.mark.parametrize("micro_batches", [1, 5])
+@pytest.mark.parametrize("micro_batches", cases([1, 5], 5))
 def test_steps_can_be_put_into_a_tpus_program(micro_batches):
     """T16: the graph that TPUStrategy would hand to a TPU is traced, also of a batch of open size; nothing runs it."""
     trainer = toy.build(toy.experiment(batch=10, gradient_accumulation_steps=micro_batches))

@@ -1,10 +1,8 @@
 """Modules of Model Garden that Python 3.11 and newer refuse to import."""
 
-import pytest
 from official.modeling import optimization
 
 from official_trainer.garden import index, to_garden
-from official_trainer.garden.importing import import_module
 
 
 def test_a_section_as_a_default_is_imported_and_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -18,9 +16,3 @@ def test_a_section_as_a_default_is_imported_and_leaves_nothing_behind(tmp_path, 
     )
     assert optimization.OptimizerConfig.__hash__ is None
     assert to_garden.to_object(found.trainer.optimizer_config).warmup.polynomial.warmup_steps == 10_000
-
-
-def test_what_else_a_module_raises_is_raised():
-    """T14: it is not imported a second time."""
-    with pytest.raises(ModuleNotFoundError, match=r"official\.projects\.uvit"):
-        import_module("official.projects.panoptic.train")

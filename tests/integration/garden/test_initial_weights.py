@@ -118,7 +118,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", cases(list(CASES), "built", "half built"))
+@pytest.mark.parametrize("case", cases(list(CASES), "built"))
 def test_a_seed_gives_the_weights_and_losses_of_their_driver(case, tmp_path):
     """T1: the order of variables and of what draws is theirs."""
     theirs = trained(train_lib.run_experiment, model_dir=tmp_path / "theirs", **CASES[case])

@@ -52,7 +52,7 @@ def global_batches(arrays, params, steps, job, **settings):
 @given(
     n=st.integers(1, 40),
     quarter=st.integers(1, 4),
-    start=st.integers(0, 90),
+    start=st.integers(0, 40),
     job=st.sampled_from(JOBS),
     seed=st.integers(-5, 2**40),
     shuffle=st.booleans(),
@@ -93,11 +93,11 @@ def test_epochs_and_seeds_differ():
 def test_shuffling_is_uniform():
     """With unmixed keys the first of five examples stays first in 97 of 100 epochs."""
     epochs = 1050
-    order = np.concatenate(read(ids(5), train(75, seed=0), epochs * 5 // 75)).reshape(epochs, 5)
+    order_of_all = order.shuffled(tf.range(epochs * 5, dtype=tf.int64), 5, 0).numpy().reshape(epochs, 5)
     for place in range(5):
-        share = np.bincount(order[:, place], minlength=5) / epochs
+        share = np.bincount(order_of_all[:, place], minlength=5) / epochs
         np.testing.assert_allclose(share, 0.2, atol=0.04)
-    assert len({tuple(epoch) for epoch in order}) == 120
+    assert len({tuple(epoch) for epoch in order_of_all}) == 120
 
 
 def test_shuffle_off_keeps_the_order_across_epochs():

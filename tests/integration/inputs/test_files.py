@@ -122,8 +122,8 @@ def trained(build):
     return read_all
 
 
-QUICK = [("arrays", (4, 4)), ("cached records", (2, 4)), ("tfds", (3, 3))]
-"""For each kind of source a job: pipelines that share single examples, several replicas in each, one file for each."""
+QUICK = [("arrays", (2, 4)), ("records", (4, 4)), ("tfds", (3, 3))]
+"""For each way to read a job: several replicas in each pipeline, pipelines that share examples, one file for each."""
 
 every_source_and_job = pytest.mark.parametrize(
     ("source", "job"), cases([(source, job) for source in SOURCES for job in JOBS], *QUICK)

@@ -58,7 +58,7 @@ def test_parts_hold_the_groups_that_are_needed():
     assert rows.expected == 64 * 8 + 2 * 20
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=5), st.integers(0, 50))
 def test_every_prefix_has_its_shares_and_each_part_its_epochs(weights_and_sizes, seed):
     """N44: never as much as one example off, and no example of a part again before all its others."""
@@ -86,8 +86,8 @@ def test_weights_that_need_a_longer_table_are_rounded():
 @settings(max_examples=4, deadline=None)
 @given(
     job=st.sampled_from([(1, 1), (1, 4), (2, 2), (2, 4), (4, 4)]),
-    start_step=st.integers(0, 300),
-    batch=st.sampled_from([4, 12, 64]),
+    start_step=st.integers(0, 60),
+    batch=st.sampled_from([4, 12]),
     shuffle=st.booleans(),
 )
 def test_any_job_continues_with_the_same_examples(job, start_step, batch, shuffle):

@@ -57,8 +57,8 @@ def test_rows_are_nearly_full():
     assert packed[0].fingerprint() == packed[1].fingerprint() != packed[2].fingerprint()
 
 
-@settings(max_examples=4, deadline=None)
-@given(job=st.sampled_from([(1, 2), (2, 2), (2, 4), (4, 4)]), start_step=st.integers(0, 60), grouped=st.booleans())
+@settings(max_examples=3, deadline=None)
+@given(job=st.sampled_from([(1, 2), (2, 2), (2, 4)]), start_step=st.integers(0, 25), grouped=st.booleans())
 def test_any_job_continues_with_the_same_rows(job, start_step, grouped):
     """N44, N42: at any step, on any number of hosts and replicas, in a mixture of packed parts."""
     lengths = np.random.RandomState(2).randint(1, 30, 200)

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
+from tests.support.cases import cases
 
 ROWS = ["age,weight,label", *(f"{number},{number / 4},{number % 2}" for number in range(20))]
 
@@ -14,7 +15,7 @@ def parse(line):
     return tf.stack([tf.cast(age, tf.float32), weight]), label
 
 
-@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize("cache", cases([False, True], False))
 def test_the_record_that_parse_fn_cannot_parse(cache, tmp_path):
     """N28, N45: in the second file, whatever the record holds; with the line of `parse_fn`. A scan lists all."""
     for name, bad in (("a", None), ("b", 3)):

@@ -1,5 +1,6 @@
 """`run_experiment`: runs that are broken off, that change drivers, and that use strategies of the caller."""
 
+import orbit
 import pytest
 import tensorflow as tf
 from official.core import train_lib, train_utils
@@ -145,3 +146,74 @@ def test_a_checkpoint_that_their_driver_deletes_while_it_is_evaluated_has_been_r
     monkeypatch.setattr(CheckpointState, "load_weights", deleted)
     call(tmp_path, "continuous_eval", params=params_of(train_steps=10))
     assert [row["step"] for row in read_rows(str(tmp_path / "continuous_eval" / "metrics.jsonl"))] == [5, 10]
+
+
+def test_a_metric_with_several_results_is_recorded_once(tmp_path):
+    """T5: a step returns them, too, in Model Garden's way; its YOLO has one such metric for each level."""
+    from official.projects.yolo.tasks.task_utils import ListMetrics
+
+    class Grouped(GardenTask):
+        def build_metrics(self, training=True):
+            return [ListMetrics(["mean", "most"], name="outputs")]
+
+        def process_metrics(self, metrics, labels, model_outputs, **kwargs):
+            metrics[0].update_state({"mean": tf.reduce_mean(model_outputs), "most": tf.reduce_max(model_outputs)})
+
+    params = params_of()
+    call(tmp_path, params=params, task=Grouped(params.task))
+    rows = [row for row in read_rows(str(tmp_path / "metrics.jsonl")) if row["split"] in ("train", "validation")]
+    assert len(rows) > 2
+    assert all(row["outputs/mean"] < row["outputs/most"] for row in rows), rows
+
+
+def test_summary_managers_of_the_caller_write_in_place_of_ours(tmp_path):
+    """T18: each for its split, at the steps of the run."""
+    params = params_of()
+    with tf.distribute.get_strategy().scope():
+        trainer = trainer_of(Trainer, params)
+    managers = [
+        orbit.utils.SummaryManager(str(tmp_path / name), tf.summary.scalar, global_step=trainer.global_step)
+        for name in ("mine", "mine_too")
+    ]
+    options = {"summary_manager": managers[0], "eval_summary_manager": managers[1]}
+    call(tmp_path / "run", params=params, trainer=trainer, **options)
+    assert logged_steps(tmp_path / "mine", "training_loss") == [5, 10, 15, 20]
+    assert logged_steps(tmp_path / "mine_too", "validation_loss") == [10, 20]
+    assert logged_steps(tmp_path / "run" / "train", "loss") == []
+    assert logged_steps(tmp_path / "run" / "validation", "loss") == []
+
+
+def test_datasets_of_the_caller(tmp_path):
+    """T1: a trainer that was given its data needs none of the task's."""
+    params = params_of()
+    task = GardenTask(params.task)
+    data = [
+        task.build_inputs(each, tf.distribute.InputContext())
+        for each in (params.task.train_data, params.task.validation_data)
+    ]
+    params.task.train_data = params.task.validation_data = None
+    trainer = trainer_of(Trainer, params, train_dataset=data[0], validation_dataset=data[1])
+    _, logs = call(tmp_path, params=params, trainer=trainer, run_post_eval=True)
+    assert "validation_loss" in logs
+
+
+def test_a_pruned_model_has_its_steps_counted(tmp_path, monkeypatch):
+    """`task.pruning` adds their action, as their driver does."""
+    from official.core import actions
+
+    made = []
+
+    class Pruning:
+        def __init__(self, export_dir, model, optimizer):
+            made.append([export_dir, model, optimizer, 0])
+
+        def __call__(self, output):
+            made[0][3] += 1
+
+    monkeypatch.setattr(actions, "PruningAction", Pruning)
+    params = params_of()
+    params.task.pruning = True
+    model, _ = call(tmp_path, "train", params=params)
+    assert made[0][0] == str(tmp_path)
+    assert made[0][1] is model
+    assert made[0][3] == 4

@@ -1,52 +1,12 @@
 """What processes of a run send each other: values and nothing else."""
 
 import ast
-import enum
-import math
 import pickle
 
-import numpy as np
 import pytest
 
-from official_trainer.distributed.tree_json import TreeError, UnsendableError, from_json, to_json
+from official_trainer.distributed.tree_json import TreeError, from_json
 from tests.support.source import ENGINE, tree_of
-
-
-class Code(enum.IntEnum):
-    RETRY = 75
-
-
-def arrays():
-    yield np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::2]  # not contiguous
-    yield np.zeros((0, 3), np.int64)
-    yield np.float64(0.1)
-    yield np.bool_(True)
-    yield np.array(b"text", object)
-    yield np.array([[b"a", b"\xff\0"]], object)
-    yield np.array(["ä", "bcd"])
-
-
-@pytest.mark.parametrize("value", list(arrays()), ids=repr)
-def test_arrays_arrive_with_class_dtype_and_shape(value):
-    """T16."""
-    found = from_json(to_json(value))
-    assert type(found) is type(value)
-    assert (found.dtype, found.shape) == (value.dtype, value.shape)
-    np.testing.assert_array_equal(found, value)
-    assert not isinstance(found, np.ndarray) or found.flags.writeable
-
-
-def test_plain_values_arrive_as_they_are():
-    """T16: floats to the last bit; tuples are no lists, because a tuple has a value for each replica."""
-    value = (
-        None,
-        [True, 2**70, -0.0, 0.1 + 0.2, math.inf, "ä\ud800\n", b"\0\n[", ()],
-        {"a": (1, [2, (3,)]), 4: {}, ("b", 5): [b"", b"x"]},
-    )
-    assert repr(from_json(to_json(value))) == repr(value)
-    assert math.isnan(from_json(to_json(math.nan)))
-    assert type(from_json(to_json(Code.RETRY))) is int
-
 
 _loaded = []
 
@@ -74,15 +34,18 @@ def hostile():
     yield b'["array", "float32", [3], "no base64"]'
     yield b'["array", "float32", [-1, 4611686018427387904], "YWJj"]'
     yield b'["dict", [["list"], 1]]'
+    yield b'["bytes", "?"]'
+    yield b'["array", "U500000000", [2], "a", "b"]'
+    yield b'["eval", "exit()"]'
     yield b"[" * 200_000
 
 
-@pytest.mark.parametrize("message", list(hostile()), ids=lambda message: repr(message[:24]))
-def test_what_is_no_tree_is_refused_and_a_pickle_is_not_loaded(message):
+def test_what_is_no_tree_is_refused_and_a_pickle_is_not_loaded():
     """T16: nothing proves who has sent it."""
-    for text in (message, b'{"format":"official-trainer tree, version 1","tree":%s}' % message):
-        with pytest.raises(TreeError, match=r"the text is no tree that trees.to_json has made"):
-            from_json(text)
+    for message in hostile():
+        for text in (message, b'{"format":"official-trainer tree, version 1","tree":%s}' % message):
+            with pytest.raises(TreeError, match=r"the text is no tree that trees.to_json has made"):
+                from_json(text)
     assert not _loaded
 
 
@@ -90,12 +53,6 @@ def test_a_pickle_that_is_loaded_would_be_noticed():
     """The test above can fail."""
     pickle.loads(pickle.dumps(_Loadable()))
     assert _loaded.pop()
-
-
-def test_what_cannot_be_sent_is_refused_with_its_place():
-    """T16: by the process that would send it, and before it sends anything."""
-    with pytest.raises(UnsendableError, match=r"^\['boxes'\]\['x'\]: a value of class .* cannot be sent to the other"):
-        to_json({"boxes": {"x": np.zeros(2, [("y", "f4")])}})
 
 
 _LOADERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
