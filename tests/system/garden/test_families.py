@@ -1,7 +1,9 @@
 """Model Garden's experiments, trained from end to end on tiny data in the encodings that their own readers expect."""
 
+import functools
 import json
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -9,7 +11,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from tests import ROOT
 from tests.support import runs
 from tests.support.cases import cases
-from tests.support.forked import run_command
+from tests.support.forked import Child, run_command
 from tests.support.garden import data
 from tests.support.garden.families import CONFIGS, FAMILIES
 from tests.support.tracking.readers import tensorboard
@@ -37,6 +39,36 @@ def test_a_family_trains_evaluates_and_keeps_its_best(name, tmp_path):
     if name == "mobilenet_segmentation":  # T24: `allow_image_summary` is on there; each example of the last batch
         images = sorted((name, step) for name, step, _ in tensorboard(run) if "/image/" in name)
         assert images == [(f"validation/image/validation_outputs/{n}", step) for n in range(4) for step in (4, 8)]
+
+
+EXPORTED = [name for name, family in FAMILIES.items() if family.serving]
+
+
+@pytest.mark.parametrize("name", cases(EXPORTED, "resnet"))
+def test_an_export_computes_what_model_gardens_own_does(name, tmp_path):
+    """T19: of one checkpoint, for one made-up example."""
+    family, run = FAMILIES[name], tmp_path / "run"
+    float32 = "runtime.mixed_precision_dtype=float32"  # of the run; an export of theirs always computes in it
+    trained(family, tmp_path, "--mode=train", "--set=trainer.export.at_end=false", f"--set={float32}")
+    exported = ["export", f"--model_dir={run}", f"--output_dir={tmp_path / 'ours'}"]
+    done = run_command(exported, cwd=tmp_path, folder=tmp_path)
+    assert done.code == 0, done.err
+    checkpoint = f"{run}/ckpt-{committed_steps(str(run))[-1]}"
+    compared = Child(functools.partial(_compare_exports, name, checkpoint), cwd=tmp_path, folder=tmp_path).wait()
+    assert compared.code == 0, compared.err[-3000:]
+
+
+def _compare_exports(name, checkpoint):
+    from tests.support.garden.served import served
+
+    FAMILIES[name].export(checkpoint, "theirs")
+    ours, theirs = served("ours"), served("theirs")
+    assert ours.keys() == theirs.keys()
+    for output, value in ours.items():
+        if value.dtype == object:  # texts
+            np.testing.assert_array_equal(value, theirs[output], err_msg=output)
+        else:
+            np.testing.assert_allclose(value, theirs[output], rtol=1e-4, atol=1e-5, err_msg=output)
 
 
 @pytest.mark.full

@@ -1,4 +1,3 @@
-import functools
 import itertools
 import os
 
@@ -10,7 +9,6 @@ from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.errors import ExitCode
 from official_trainer.inputs.files import find_files
-from tests.support.cases import cases
 from tests.support.record_files import contexts, parse, write
 
 RECORD_BYTES = 8 + 4 + 4 + 4  # length, checksum, an int32, checksum
@@ -47,116 +45,50 @@ def read(params, count, context=None, **settings):
     return [element["id"] for element in itertools.islice(dataset.as_numpy_iterator(), count)]
 
 
-JOBS = [(1, 1), (1, 2), (2, 2), (3, 6), (8, 8)]
-
-
 def batch_of(job):
     """Returns a batch that divides over the replicas of a job, and of which an epoch holds several if it can."""
     return 4 if 4 % job[1] == 0 else 24
 
 
-TRAINED_STEPS = 16
-
-
-@pytest.fixture(scope="module")
-def trained(folder):
-    """Reads the first steps of training in one pipeline of a job; returns its elements, and the examples it says."""
-
-    @functools.cache
-    def read_from_the_start(job, pipeline, cache):
-        context = contexts(job)[pipeline]
-        params = section(folder, batch=batch_of(job), cache=cache)
-        return read(params, TRAINED_STEPS * job[1] // job[0], context), context.examples_per_epoch
-
-    return read_from_the_start
-
-
-@pytest.fixture(scope="module")
-def evaluated(folder):
-    """Reads the evaluation data of one pipeline of a job; returns its elements as lists."""
-
-    @functools.cache
-    def read_whole(job, pipeline, **settings):
-        params = section(folder, batch=batch_of(job), training=False, **settings)
-        return [element.tolist() for element in read(params, None, contexts(job)[pipeline])]
-
-    return read_whole
-
-
 @pytest.mark.parametrize(
     ("job", "pipeline", "cache", "start"),
-    cases(
-        [
-            (job, pipeline, cache, start)
-            for job in [(1, 1), (1, 2), (2, 2), (8, 8)]
-            for pipeline in sorted({0, job[0] - 1})
-            for cache in (False, True)
-            for start in (1, 7)
-        ],
-        ((2, 2), 1, False, 7),
-    ),
+    [((1, 1), 0, True, 1), ((1, 2), 0, False, 7), ((2, 2), 1, False, 7), ((8, 8), 7, True, 1)],
 )
-def test_starts_at_any_step(folder, trained, job, pipeline, cache, start):
+def test_starts_at_any_step(folder, job, pipeline, cache, start):
     """N1: the order does not depend on where the run was restarted, in any epoch, for any pipeline."""
     each = job[1] // job[0]
-    whole, _ = trained(job, pipeline, cache)
-    context = contexts(job, start_step=start)[pipeline]
     params = section(folder, batch=batch_of(job), cache=cache)
-    np.testing.assert_array_equal(read(params, 3 * each, context), whole[start * each : (start + 3) * each])
-    assert context.starts_here
-
-
-@pytest.mark.parametrize(
-    ("job", "pipeline", "setting", "start"),
-    cases(
-        [
-            (job, pipeline, setting, start)
-            for job in [(1, 1), (1, 2), (2, 2)]
-            for pipeline in range(job[0])
-            for setting in ("none", "cache", "shuffle", "drop_remainder")
-            for start in (1, 4, 30)
-        ],
-        ((2, 2), 1, "none", 4),
-    ),
-)
-def test_evaluation_starts_at_any_step(folder, evaluated, job, pipeline, setting, start):
-    """N18: predictions go on where they were broken off, also behind the last batch."""
-    settings = {} if setting == "none" else {setting: True}
-    each = job[1] // job[0]
+    whole = read(params, (start + 3) * each, contexts(job)[pipeline])
     context = contexts(job, start_step=start)[pipeline]
-    rest = read(section(folder, training=False, **settings), None, context)
-    assert [element.tolist() for element in rest] == evaluated(job, pipeline, **settings)[start * each :]
+    np.testing.assert_array_equal(read(params, 3 * each, context), whole[start * each :])
     assert context.starts_here
+    assert context.examples_per_epoch == 23, "those of all pipelines, in each of them"
 
 
 @pytest.mark.parametrize(
-    ("job", "cache"),
-    cases(
-        [(job, cache) for job in [(1, 1), (1, 2), (2, 2)] for cache in (False, True)],
-        ((1, 2), True),
-        ((2, 2), False),
-    ),
+    ("job", "pipeline", "settings", "start"),
+    [
+        ((1, 1), 0, {"cache": True}, 30),
+        ((1, 2), 0, {"shuffle": True}, 4),
+        ((2, 2), 1, {}, 4),
+        ((2, 2), 0, {"drop_remainder": True}, 1),
+    ],
 )
-def test_each_example_once_in_an_epoch(trained, job, cache):
-    """N1: a pipeline's epochs are whole, batches run across their edges, and pipelines share no record."""
-    shares = []
-    for pipeline in range(job[0]):
-        elements = np.concatenate(trained(job, pipeline, cache)[0])
-        share = len(set(elements))
-        order = elements[: 2 * share].reshape(2, share)
-        assert sorted(order[0]) == sorted(order[1]) == sorted(set(elements))
-        assert not np.array_equal(order[0], order[1])
-        shares += sorted(order[0])
-    assert sorted(shares) == list(range(23))
+def test_evaluation_starts_at_any_step(folder, job, pipeline, settings, start):
+    """N18: predictions go on where they were broken off, also behind the last batch."""
+    params = section(folder, training=False, **settings)
+    whole = read(params, None, contexts(job)[pipeline])
+    context = contexts(job, start_step=start)[pipeline]
+    rest = read(params, None, context)
+    assert [element.tolist() for element in rest] == [e.tolist() for e in whole[start * job[1] // job[0] :]]
+    assert context.starts_here
 
 
-@pytest.mark.parametrize("cache", cases([False, True], False))
-def test_order_depends_on_the_seed_alone(folder, trained, cache):
+def test_order_depends_on_the_seed_alone(folder):
     """The data's own seed goes before that of the context; without either it is 0."""
-    job = (1, 2) if cache else (2, 2)  # what other tests have read
-    first = trained(job, 0, cache)[0][:12]
-    params = section(folder, cache=cache)
-    other = contexts(job, seed=1)[0]
+    params = section(folder)
+    first = read(params, 12, contexts((2, 2))[0])
+    other = contexts((2, 2), seed=1)[0]
     tf.random.set_seed(123)
     np.testing.assert_array_equal(read(params.replace(seed=0), 12, other), first)
     assert not np.array_equal(read(params, 12, other), first)
@@ -170,13 +102,13 @@ def test_files_change_their_order_too(folder):
         assert {tuple(order[i : i + 5]) for i in range(19)} >= {(7, 8, 9, 10, 11)}
 
 
-def test_cycle_and_block_length(folder, evaluated):
+def test_cycle_and_block_length(folder):
     def in_order(**settings):
         return np.concatenate(read(section(folder, training=False, **settings), None)).tolist()
 
     assert in_order(cycle_length=1) == list(range(23))
     assert in_order(cycle_length=2, block_length=2)[:6] == [0, 1, 7, 8, 2, 3]
-    assert list(itertools.chain(*evaluated((1, 1), 0))) == in_order(cycle_length=4)
+    assert in_order() == in_order(cycle_length=4)
 
 
 def test_pipelines_without_sharding_read_everything(folder):
@@ -185,16 +117,9 @@ def test_pipelines_without_sharding_read_everything(folder):
     assert not np.array_equal(*seen)
 
 
-@pytest.mark.parametrize("replicas", cases([1, 2, 4], 2))
-def test_drop_remainder_keeps_whole_steps_only(evaluated, replicas):
-    elements = evaluated((1, replicas), 0, drop_remainder=True)
-    assert [len(element) for element in elements] == [4 // replicas] * (23 // 4 * replicas)
-
-
-@pytest.mark.parametrize("job", [(1, 2), (2, 2), (8, 8)])
-def test_examples_per_epoch(trained, job):
-    """Those of all pipelines, in each of them."""
-    assert trained(job, job[0] - 1, job == (1, 2))[1] == 23
+def test_drop_remainder_keeps_whole_steps_only(folder):
+    elements = read(section(folder, training=False, drop_remainder=True), None, contexts((1, 2))[0])
+    assert [len(element) for element in elements] == [2] * (23 // 4 * 2)
 
 
 def test_cache_reads_the_files_once(own_folder):

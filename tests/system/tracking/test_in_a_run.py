@@ -138,24 +138,6 @@ def test_a_sub_folder_that_is_not_allowed_ends_the_run(model_dir):
         several_tasks.do(model_dir, config=config, name="toy_tracked")
 
 
-def test_the_numbers_of_a_run_are_in_its_log(model_dir, caplog):
-    """B14: `write_trainer_log`, by a tracker of the user's own: a line for each summary and evaluation."""
-    with caplog.at_level(logging.INFO, logger="mine"):
-        do(model_dir, LinesConfig(), train_steps=20)
-    lines = [record.getMessage() for record in caplog.records if record.name == "mine"]
-    lines = [line for line in lines if not line.startswith("time")]
-    assert [line.partition(": ")[0] for line in lines] == ["train @ 10", "train @ 20", "validation @ 20"]
-    row = points(model_dir, "jsonl")
-    assert f"'accuracy': {row['validation/accuracy', 20]}" in lines[-1]
-
-
-def test_a_tracker_that_must_work_ends_the_run(model_dir):
-    """B6: on_error fail: exit code 1, and says how to go on without it."""
-    said = r"tracker test_in_a_run \(trainer.trackers\[0\]\) failed in rewind: ValueError: broken; with .*on_error=warn"
-    with pytest.raises(TrackerError, match=said):
-        do(model_dir, BrokenConfig(on_error="fail"))
-
-
 def test_a_process_that_died_between_tensorboard_and_the_row_leaves_one_point(model_dir, monkeypatch):
     """T18, N15: the evaluation is made again, and nothing is there twice."""
     log = JsonlTracker.log
