@@ -38,17 +38,16 @@ def functions_above():
 
 
 @pytest.mark.parametrize(
-    ("task_cls", "strategy", "fields", "most"),
+    ("task_cls", "strategy", "most"),
     [
-        (Looking, "off", {}, 8),
-        (InBlocks, "off", {}, 8),
-        (Looking, "mirrored2", {}, 1),  # a replica has a thread of its own
-        (Looking, "off", {"gradient_accumulation_steps": 2}, 12),
+        (Looking, "off", 8),
+        (InBlocks, "off", 8),
+        (Looking, "mirrored2", 1),  # a replica has a thread of its own
     ],
 )
-def test_few_functions_stand_above_a_users_step(task_cls, strategy, fields, most):
+def test_few_functions_stand_above_a_users_step(task_cls, strategy, most):
     """N28: what a person reads through, from the loop of a run to the step."""
-    trainer = toy.build(toy.experiment(**fields), strategy=strategy, task_cls=task_cls)
+    trainer = toy.build(toy.experiment(), strategy=strategy, task_cls=task_cls)
     trainer.config.trainer.__dict__["train_steps"] = 2
     loops.run_trainer(trainer, "never")
     assert 0 < len(task_cls.above) <= most, task_cls.above

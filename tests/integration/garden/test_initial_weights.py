@@ -150,8 +150,6 @@ def test_without_a_seed_it_is_that_of_the_config_and_the_program_keeps_its_own_n
     np.random.seed(1)
     first, _ = trained(run_experiment, Layered, tmp_path / "first", seed=of_nothing)
     drawn = random.random(), np.random.random()
-    second, _ = trained(run_experiment, Layered, tmp_path / "second", seed=of_nothing)
-    toy.assert_bitwise_equal(second, first)
     toy.assert_bitwise_equal(with_generators, first)
     random.seed(1)
     np.random.seed(1)
