@@ -57,8 +57,8 @@ def without_secrets(text: str) -> str:
 
     Example:
       >>> from official_trainer.shown import without_secrets
-      >>> print(without_secrets("--storage=postgresql://me:secret@host/db"))
-      --storage=postgresql://me:***@host/db
+      >>> print(without_secrets("--set=task.db=postgresql://me:secret@host/db"))
+      --set=task.db=postgresql://me:***@host/db
     """
     text = _PASSWORD.sub(lambda match: f"{match[1] or match[3]}***", text)
     return _token().sub(lambda match: f"{match[1] or ''}***", text)

@@ -29,7 +29,7 @@ from official_trainer.sweeps.settings import (
 from official_trainer.sweeps.space import Resolve, Space
 
 _GRACE_MARGIN_SECONDS = 10.0
-_FIXED = ("space", "sampler", "pruner", "seed", "storage")
+_FIXED = ("space", "sampler", "pruner", "seed")
 EXHAUSTIVE = "BruteForceSampler"
 """The sampler that ends when each combination was drawn."""
 
@@ -122,7 +122,7 @@ def planned(experiment: Experiment, settings: Resolved) -> Plan:
       ConfigError: the settings, or the space, have a problem.
     """
     resolved = experiment.ready(())
-    config = settings.config.replace(storage=study.absolute(settings.config.storage))
+    config = settings.config
     _check_evaluated(resolved)
     objective = objective_of(settings, resolved.config.trainer)
     space = spaces.read(config.space, lambda path: origin_in_space(settings, path), experiment.ready)

@@ -45,7 +45,7 @@ def summary(directory: str) -> dict[str, Any]:
       SweepError: no sweep is there, it cannot be read, or Optuna is not installed.
     """
     described = identity(directory)
-    opened_study = opened(directory, described)
+    opened_study = opened(directory)
     from official_trainer.sweeps import study
 
     trials = []
@@ -74,7 +74,7 @@ def identity(directory: str) -> dict[str, Any]:
     path = files.join(directory, files.SWEEP_FILE)
     try:
         content = files.parse_json(files.read_bytes(path))
-        if not {"objective", "space", "storage"} <= content["sweep"].keys() or not isinstance(content["study"], str):
+        if not {"objective", "space"} <= content["sweep"].keys():
             raise ValueError("it lacks what a sweep has")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SweepError(f"{directory} holds no sweep (there is no {path})") from error
@@ -84,12 +84,8 @@ def identity(directory: str) -> dict[str, Any]:
     return content
 
 
-def opened(directory: str, described: dict[str, Any]) -> Any:
+def opened(directory: str) -> Any:
     """Returns the study of a sweep, an `optuna.Study`.
-
-    Args:
-      directory: of the sweep.
-      described: its `identity`.
 
     Raises:
       SweepError: the study cannot be read, or Optuna is not installed.
@@ -98,7 +94,7 @@ def opened(directory: str, described: dict[str, Any]) -> Any:
         from official_trainer.sweeps import study
     except ModuleNotFoundError as error:
         raise SweepError(f"{directory} is read with Optuna: pip install 'official-trainer[sweep]'") from error
-    return study.load(directory, described["study"], described["sweep"]["storage"])
+    return study.load(directory)
 
 
 def values_of(trial: Any) -> dict[str, Any]:

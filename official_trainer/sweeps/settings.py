@@ -7,20 +7,16 @@ Does not own: the language of the space (`distributions.py`), making Optuna's ob
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from official_trainer.config import Config, ConfigError, FrozenDict, NonNegative, Positive, Problem, Resolved, fields
 from official_trainer.config.errors import Origin
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.shown import passwords_in
 from official_trainer.tracking.monitored import DIRECTIONS
 
 Direction = Literal["max", "min"]
 DEFAULT_TRIALS = 20
-VARIABLE = "env:"
-"""Before the name of an environment variable that has the URL of a database."""
 
 
 class SweepError(UserError, RuntimeError):
@@ -64,8 +60,6 @@ class SweepConfig(Config):
         `BruteForceSampler`, and for 20 with others.
       parallel: how many trials train at the same time; each sees its share of the GPUs.
       seed: of the sampler, together with the number of the trial.
-      storage: URL of the database that keeps the study, as SQLAlchemy takes it, or `env:NAME`, which takes it from an
-        environment variable; empty for the file `study.log` in the directory of the sweep.
     """
 
     space: dict[str, str | dict[str, dict[str, Any]]] = FrozenDict()
@@ -75,7 +69,6 @@ class SweepConfig(Config):
     trials: Positive | None = None
     parallel: Positive = 1
     seed: NonNegative = 0
-    storage: str = ""
 
     @property
     def sampler_class(self) -> str:
@@ -85,16 +78,6 @@ class SweepConfig(Config):
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.space:
             yield "space", "holds no field; write PATH: log(1e-5, 1e-1), or give --space='PATH=log(1e-5, 1e-1)'"
-        name = self.storage.removeprefix(VARIABLE)
-        if self.storage.startswith(VARIABLE) and not os.environ.get(name):
-            yield "storage", f"names the environment variable {name}, which is not set"
-        if passwords_in(self.storage):
-            yield (
-                "storage",
-                "has a password, which files would show; write env:NAME, and set the variable NAME to the URL",
-            )
-        if self.storage and "://" not in self.storage and name == self.storage:
-            yield "storage", "is no URL of a database, such as sqlite:///FILE"
         if self.pruner is not None and self.objective.others:
             yield "pruner", "compares trials by one metric, and objective.others names more; remove one of them"
 

@@ -1,4 +1,4 @@
-"""The study of a sweep, which Optuna keeps: a journal in the sweep's directory, or a database.
+"""The study of a sweep, which Optuna keeps in a journal in the sweep's directory.
 
 Owns: opening it, the lock of the journal, samplers and pruners by their names, and the seed of each draw.
 Does not own: which trial is drawn when (`driver.py`), the space (`space.py`), what is read of a study (`results.py`).
@@ -9,26 +9,23 @@ drawn depends on the trials before it, and not on which process draws, or how of
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import inspect
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import optuna
-import sqlalchemy
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem
 from official_trainer.config.errors import best_match
 from official_trainer.errors import ExitCode
-from official_trainer.shown import without_secrets
-from official_trainer.sweeps.settings import VARIABLE, Objective, SweepConfig, SweepError
+from official_trainer.sweeps.settings import Objective, SweepConfig, SweepError
 from official_trainer.sweeps.space import Space
 
 JOURNAL = "study.log"
@@ -39,6 +36,7 @@ LEAST_TRIALS = 10
 WORDS = {"max": "maximize", "min": "minimize"}
 """Each direction, as Optuna calls it."""
 
+_NAME = "sweep"  # of the study; it decides what Hyperband does, so it is the same for all
 _OF_THE_SWEEP = {"QMCSampler"}  # its points are one sequence, so all trials need the same seed
 
 
@@ -79,70 +77,15 @@ class FileLock:
         self.release()
 
 
-@contextlib.contextmanager
-def reported(storage: str) -> Iterator[None]:
-    """For a block that uses a database: what is wrong with it is said in one line, without the password.
-
-    Raises:
-      SweepError: in place of an error of the database.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not storage or not type(error).__module__.startswith(("sqlalchemy", "optuna")):
-            raise
-        what = f"storage={without_secrets(storage)} cannot be used: {_reason(error)}"
-        if isinstance(error, sqlalchemy.exc.ArgumentError):  # of the URL, without which no database is asked
-            raise SweepError(f"{what}. Correct the URL") from None
-        fix = "Start the database, or correct the URL, and give the same command again"
-        raise SweepError(f"{what}. {fix}", ExitCode.RETRY) from None  # its cause may have the password
-
-
-def _reason(error: BaseException) -> str:
-    while not hasattr(error, "orig") and (cause := error.__cause__ or error.__context__) is not None:
-        error = cause  # errors of SQLAlchemy and Optuna have that of the database's driver as their cause
-    return without_secrets(" ".join(str(getattr(error, "orig", error)).split())) or type(error).__name__
-
-
-def url_of(storage: str) -> str:
-    """Returns the URL of a database, which an environment variable may hold."""
-    return os.environ.get(storage.removeprefix(VARIABLE), "") if storage.startswith(VARIABLE) else storage
-
-
-def absolute(storage: str) -> str:
-    """Returns a storage that means the same in any working directory: the file of SQLite gets its absolute path."""
-    path = _sqlite_file(storage)
-    return f"sqlite:///{files.absolute(path)}" if path and storage == f"sqlite:///{path}" else storage
-
-
-def _sqlite_file(url: str) -> str:
-    """Returns the file of a database of SQLite; empty for another database."""
-    try:
-        parsed = sqlalchemy.make_url(url)
-    except sqlalchemy.exc.ArgumentError:  # is said when the database is opened
-        return ""
-    path = (parsed.database or "") if parsed.get_backend_name() == "sqlite" else ""
-    return "" if path.startswith((":memory:", "file:")) else path
-
-
-def storage_of(directory: str, storage: str) -> Any:
+def storage_of(directory: str) -> Any:
     """Returns what keeps the study of a sweep.
 
     Args:
       directory: of the sweep, which is there.
-      storage: that of its file.
 
     Raises:
-      SweepError: it cannot be read, or the database cannot be used.
+      SweepError: it cannot be read.
     """
-    if storage:
-        try:
-            with reported(storage):
-                return optuna.storages.RDBStorage(url_of(storage))
-        except ImportError as error:
-            package = getattr(error.__cause__ or error, "name", None)
-            what = f"storage={without_secrets(storage)} needs a package that is not here"
-            raise SweepError(f"{what}: pip install {package}") from error
     path = files.join(directory, JOURNAL)
     lock: Any = FileLock(files.join(directory, ".study.lock"), path)  # Optuna's base class has no public name
     try:
@@ -187,11 +130,11 @@ class Draws:
         return trial
 
 
-def create(storage: Any, name: str, objective: Objective) -> optuna.Study:
+def create(storage: Any, objective: Objective) -> optuna.Study:
     """Returns the study of a sweep, which is made if it is not there."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions: list[Any] = [WORDS[direction] for direction in objective.directions.values()]
-    study = optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
+    study = optuna.create_study(storage=storage, study_name=_NAME, directions=directions, load_if_exists=True)
     if study.metric_names is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -199,22 +142,19 @@ def create(storage: Any, name: str, objective: Objective) -> optuna.Study:
     return study
 
 
-def load(directory: str, name: str, storage: str) -> optuna.Study:
+def load(directory: str) -> optuna.Study:
     """Returns the study of a sweep that may still run.
 
     Raises:
       SweepError: it cannot be read.
     """
     path = files.join(directory, JOURNAL)
-    file = _sqlite_file(url_of(storage)) if storage else path
-    if file and not files.exists(file):  # SQLite would make an empty one
-        raise SweepError(f"{file} is not there, in which the trials of the sweep are; put a good copy back")
-    opened = storage_of(directory, storage)
+    if not files.exists(path):
+        raise SweepError(f"{path} is not there, in which the trials of the sweep are; put a good copy back")
     try:
-        with reported(storage):
-            return optuna.load_study(study_name=name, storage=opened)
+        return optuna.load_study(study_name=_NAME, storage=storage_of(directory))
     except KeyError as error:
-        raise SweepError(f"{storage or path} has no study {name!r}; put a good copy back") from error
+        raise SweepError(f"{path} has no study {_NAME!r}; put a good copy back") from error
 
 
 def importance(study: optuna.Study) -> dict[str, float] | None:
@@ -239,7 +179,7 @@ def rehearse(config: SweepConfig, space: Space, objective: Objective) -> None:
     Raises:
       ConfigError: with what Optuna says.
     """
-    draws = Draws(create(optuna.storages.InMemoryStorage(), "rehearsal", objective), space, config)
+    draws = Draws(create(optuna.storages.InMemoryStorage(), objective), space, config)
     sampler_of(config)
     try:
         for _ in range(2):

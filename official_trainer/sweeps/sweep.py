@@ -7,8 +7,6 @@ Does not own: running trials (`driver.py`), what is read of a sweep (`results.py
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,35 +49,26 @@ def run(plan: Plan, shown: Shown) -> optuna.Study:
     files.make_dirs(plan.directory)
     try:
         forked.preload()
-        with study.reported(plan.config.storage):
-            with FileLock(files.join(plan.directory, ".draw.lock")):
-                if not files.exists(path):
-                    shown.say("trying one step and one evaluation")
-                    metrics = [f"--metric={metric}" for metric in plan.objective.directions]
-                    folder = files.join(plan.directory, rehearsal.FOLDER)
-                    rehearsal.rehearse([*plan.experiment.command("check", folder, ()), *metrics], plan.directory)
-                opened = study.storage_of(plan.directory, plan.config.storage)  # first, since a wrong URL is corrected
-                created = study.create(opened, _describe(plan, path), plan.objective)
-            Driver(plan, Draws(created, plan.space, plan.config), shown).run()
+        with FileLock(files.join(plan.directory, ".draw.lock")):
+            if not files.exists(path):
+                shown.say("trying one step and one evaluation")
+                metrics = [f"--metric={metric}" for metric in plan.objective.directions]
+                folder = files.join(plan.directory, rehearsal.FOLDER)
+                rehearsal.rehearse([*plan.experiment.command("check", folder, ()), *metrics], plan.directory)
+            _describe(plan, path)
+            created = study.create(study.storage_of(plan.directory), plan.objective)
+        Driver(plan, Draws(created, plan.space, plan.config), shown).run()
         return created
     finally:
         shown.close()
 
 
-def _describe(plan: Plan, path: str) -> str:
-    """Writes down what the sweep is, or refuses another one; returns the name of its study.
-
-    A database may have studies of many sweeps. In the journal there is one, whose name decides what Hyperband does, so
-    that it is the same for all.
-    """
+def _describe(plan: Plan, path: str) -> None:
+    """Writes down what the sweep is, or refuses another one."""
     if files.exists(path):
-        described = results.identity(plan.directory)
-        _refuse_changes(plan.directory, described, plan.identity)
-        return str(described["study"])
-    folder = os.path.basename(os.path.abspath(plan.directory))
-    name = f"{folder}-{uuid.uuid4().hex[:8]}" if plan.config.storage else "sweep"
-    files.write_text_atomically(path, json.dumps({**plan.identity, "study": name}, indent=2) + "\n")
-    return name
+        _refuse_changes(plan.directory, results.identity(plan.directory), plan.identity)
+    else:
+        files.write_text_atomically(path, json.dumps(plan.identity, indent=2) + "\n")
 
 
 def _refuse_changes(directory: str, before: Mapping[str, Any], identity: Mapping[str, Any]) -> None:

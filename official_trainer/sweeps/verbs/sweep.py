@@ -61,7 +61,6 @@ def add_worker_flags(parser: flags.Parser) -> None:
     parser.value("space", "SPACE", "YAML file of a sweep, or PATH=log(low, high); may be repeated", repeat=True)
     parser.value("trials", "N", "how many trials are completed or pruned (default: 20, or the whole grid)")
     parser.value("parallel", "N", "how many train at the same time (default: 1)")
-    parser.value("storage", "URL", "database that keeps the study; env:NAME takes it from a variable")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -95,7 +94,7 @@ def _print_table(directory: str) -> None:
     from official_trainer.sweeps import results, shown, study
 
     described = results.identity(directory)
-    opened_study = results.opened(directory, described)
+    opened_study = results.opened(directory)
     shown.print_table(described, opened_study, results.best(opened_study), terminal.table_width() or _WIDTH)
     if (shares := study.importance(opened_study)) is not None:
         names = shown.names_of(shares)
@@ -107,7 +106,7 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
     from official_trainer.sweeps import distributions, results, shown, space
 
     described = results.identity(directory)
-    study = results.opened(directory, described)
+    study = results.opened(directory)
     best = results.best(study)
     trials = study.get_trials(deepcopy=False)
     if arguments.trial is not None:
@@ -135,7 +134,8 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
 def _retry(directory: str, arguments: argparse.Namespace) -> None:
     from official_trainer.sweeps import driver, results
 
-    study = results.opened(directory, results.identity(directory))
+    results.identity(directory)  # says so where there is no sweep
+    study = results.opened(directory)
     trials = study.get_trials(deepcopy=False)
     retried = {trial.user_attrs.get(driver.RETRIES) for trial in trials}
     failed = [trial.number for trial in trials if trial.state.name == "FAIL" and trial.number not in retried]
@@ -249,7 +249,7 @@ def _settings(arguments: argparse.Namespace) -> Resolved:
             values.append(("--space", f"space.'{quoted}'", distribution.strip()))
         else:
             config_files.append(text)
-    for name in ("trials", "parallel", "storage"):
+    for name in ("trials", "parallel"):
         if (value := getattr(arguments, name)) is not None:
             values.append((f"--{name}", name, str(value)))
     return config.resolve(SweepConfig(), config_files=config_files, flags=values)

@@ -17,14 +17,14 @@ SPACE = {
 }
 
 
-def write_sweep(directory, trials, *, space=SPACE, directions=None, storage=""):
+def write_sweep(directory, trials, *, space=SPACE, directions=None):
     """Writes `sweep.json` and the study of trials, which are those of `trial`; returns the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     objective = {"directions": directions or {"accuracy": "max"}, "evaluation": "best"}
-    described = {"objective": objective, "space": space, "storage": storage}
-    content = {"experiment": "digits_mlp", "sweep": described, "study": "sweep"}
+    described = {"objective": objective, "space": space}
+    content = {"experiment": "digits_mlp", "sweep": described}
     (directory / "sweep.json").write_text(json.dumps(content))
-    kept = study.create(study.storage_of(str(directory), storage), "sweep", Objective(**objective))
+    kept = study.create(study.storage_of(str(directory)), Objective(**objective))
     kinds = {path: distributions.read(path, written).distribution for path, written in space.items()}
     for each in trials:
         each["distributions"] = {path: kinds[path] for path in each["params"]}

@@ -1,4 +1,4 @@
-"""The study of a sweep: samplers and pruners by their names, the seed of a draw, the journal, databases."""
+"""The study of a sweep: samplers and pruners by their names, the seed of a draw, the journal."""
 
 import os
 import re
@@ -8,7 +8,6 @@ import time
 import optuna
 import pytest
 
-from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.sweeps import distributions, study
 from official_trainer.sweeps.settings import Objective, SweepConfig, SweepError
@@ -22,7 +21,7 @@ SPACE = Space([distributions.read(path, text) for path, text in WRITTEN.items()]
 
 def opened(directory, settings):
     directory.mkdir(exist_ok=True)
-    return Draws(study.create(study.storage_of(str(directory), ""), "sweep", OBJECTIVE), SPACE, settings)
+    return Draws(study.create(study.storage_of(str(directory)), OBJECTIVE), SPACE, settings)
 
 
 def drawn(directory, settings, count=6, *, anew=False):
@@ -154,36 +153,3 @@ def test_a_lock_is_held_by_one_process(tmp_path):
         time.sleep(0.1)
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-
-
-def test_a_database_that_cannot_be_used_is_said_without_its_password(tmp_path, monkeypatch):
-    """N21: no such file, no such package; a URL with a password goes into no file."""
-    monkeypatch.setenv("URL", "sqlite:////nowhere/at/all.db")
-    with pytest.raises(SweepError, match=r"storage=env:URL cannot be used: .*unable to open.* Start the database"):
-        study.storage_of(str(tmp_path), "env:URL")
-    with pytest.raises(SweepError, match=r"storage=nosuch://x cannot be used: .*\. Correct the URL$") as caught:
-        study.storage_of(str(tmp_path), "nosuch://x")
-    assert caught.value.exit_code == 2
-    with pytest.raises(SweepError, match="storage=oracle://x needs a package that is not here: pip install"):
-        study.storage_of(str(tmp_path), "oracle://x")
-    for storage, message in {
-        "env:NOT_SET": "storage: names the environment variable NOT_SET, which is not set",
-        "postgresql://me:secret@host/x": "storage: has a password, which files would show; write env:NAME",
-        "study.db": "storage: is no URL of a database, such as sqlite:///FILE",
-    }.items():
-        with pytest.raises(ConfigError, match=message) as caught:
-            config.resolve(SweepConfig(), sets=["space.x=log(1, 2)", f"storage={storage}"])
-        assert "secret" not in str(caught.value)
-
-
-def test_the_file_of_sqlite_is_the_same_from_everywhere(tmp_path, monkeypatch):
-    """N21: also where it is written without its folder; one that is gone is no new study."""
-    monkeypatch.chdir(tmp_path)
-    assert (
-        study.absolute("sqlite:///x.db") == study.absolute(f"sqlite:///{tmp_path}/x.db") == f"sqlite:///{tmp_path}/x.db"
-    )
-    for storage in ("", "env:URL", "sqlite://", "postgresql://host/x", "no URL"):
-        assert study.absolute(storage) == storage
-    with pytest.raises(SweepError, match=r"x\.db is not there, in which the trials of the sweep are; put a good copy"):
-        study.load(str(tmp_path), "sweep", "sqlite:///x.db")
-    assert not (tmp_path / "x.db").exists()

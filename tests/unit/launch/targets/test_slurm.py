@@ -316,18 +316,6 @@ def test_a_folder_whose_name_no_file_can_hold(tmp_path, monkeypatch, capfd):
     assert re.search(r"\\udcff\S*' is not valid UTF-8; rename it", capfd.readouterr().err)
 
 
-@pytest.mark.parametrize("url", ["postgresql://me:hush@host/db", "mysql://host/db?user=me&passwd=hush"])
-def test_the_password_of_a_database(tmp_path, monkeypatch, capfd, url):
-    """N21: the files of a job would show it."""
-    copy_workspace(tmp_path, "experiments")
-    monkeypatch.chdir(tmp_path)
-    words = ["digits_mlp", "--space=task.model.mlp.dropout=float(0, 0.5)", "--model_dir=/runs/x", f"--storage={url}"]
-    assert cli.main(["launch", "slurm", "--", "sweep", *words]) == 2
-    error = capfd.readouterr().err
-    assert "storage: has a password, which files would show; write env:NAME" in error
-    assert "hush" not in error
-
-
 def test_the_commands_of_slurm(monkeypatch):
     """N20: lists of words; the script has nothing of the user's shell, whose variables reach a job through Slurm."""
     monkeypatch.setenv("MY_TOKEN", "hidden-4711")
