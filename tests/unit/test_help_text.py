@@ -8,17 +8,16 @@ import sys
 import pytest
 
 from official_trainer import cli, config
-from official_trainer.cli import flags, help_text, target, verbs
-from official_trainer.cli.parser import Parser
-from official_trainer.launch import job_spec, submit, targets
+from official_trainer.cli import help_text, verbs
+from official_trainer.launch import targets
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.verbs import launch
 from official_trainer.tasks import registry
 from tests import ROOT
-from tests.support.launch import examples
+from tests.support.docs import given
 
 VERBS = verbs.load_some(verbs.names())
-EXAMPLES = [(verb, command) for verb, module in VERBS.items() for command, _ in (*module.EXAMPLES, module.NEXT)]
+EXAMPLES = [command for module in VERBS.values() for command, _ in (*module.EXAMPLES, module.NEXT)]
 
 
 def helped(capsys, *words):
@@ -44,63 +43,41 @@ def test_the_overview_starts_with_the_verbs_of_the_first_day(capsys):
     assert "official-trainer VERB --help" in text
 
 
-def test_help_of_a_verb_says_what_it_does_and_what_comes_next(capsys, monkeypatch):
-    """N7: usage, description, flags by purpose, examples that can be pasted, another verb after it; 80 columns."""
+def test_help_of_each_verb(capsys, monkeypatch):
+    """N7: usage, description, flags by purpose, examples with their purpose, the verb after it; in 80 columns.
+
+    Each example is shown below what it does, and can be pasted into a shell as it stands.
+    """
     monkeypatch.setenv("COLUMNS", "200")
     for verb, module in VERBS.items():
         text = helped(capsys, verb)
         assert text.startswith(f"usage: official-trainer {verb} ")
-        assert help_text.description(module).startswith(verbs.help_line(module))
+        assert help_text.description(module).startswith(verbs.help_line(module)), verb
         assert help_text.description(module) in " ".join(text.split()), verb
-        assert not re.search(r"^(options|positional arguments):", text, flags=re.MULTILINE)
-        assert section(text, "Output and help")[0].startswith("  --help ")
+        assert not re.search(r"^(options|positional arguments):", text, flags=re.MULTILINE), verb
+        assert section(text, "Output and help")[0].startswith("  --help "), verb
         order = [text.index(f"\n{title}:") for title in ("Output and help", "Examples", "Next")]
         assert order == sorted(order), verb
         assert text.splitlines()[-1] == f"Next: {module.NEXT[0]}  # {module.NEXT[1]}"
-        program, following, *_ = module.NEXT[0].split()
-        assert program == "official-trainer" and following in VERBS.keys() - {verb}
-        assert not [line for line in text.splitlines() if len(line) > help_text.WIDTH], verb
+        assert max(map(len, text.splitlines())) <= help_text.WIDTH, verb
         shown = "\n".join(section(text, "Examples")).replace("\\\n", " ").splitlines()
-        assert module.EXAMPLES and shown[::2] == [f"  # {why}" for _, why in module.EXAMPLES]
-        commands = [command for command, _ in module.EXAMPLES]
-        assert list(map(shlex.split, shown[1::2])) == list(map(shlex.split, commands))
-        assert all(command.split()[:2] == ["official-trainer", verb] for command in commands)
+        assert module.EXAMPLES and shown[::2] == [f"  # {why}" for _, why in module.EXAMPLES], verb
+        words = [shlex.split(command) for command, _ in module.EXAMPLES]
+        assert [shlex.split(line) for line in shown[1::2]] == words, verb
+        assert all(command[:2] == ["official-trainer", verb] for command in words), verb
+        assert shlex.split(module.NEXT[0])[1] in VERBS.keys() - {verb}, verb
 
 
 def test_examples_can_be_given(monkeypatch):
     """N7: in the workspace of this repository: flags, experiments, files and values are right."""
     monkeypatch.chdir(ROOT)
-    wrong = {}
-    for _, command in EXAMPLES:
+    problems = {}
+    for command in EXAMPLES:
         try:
-            give(*shlex.split(command)[1:])
+            given.check(shlex.split(command))
         except Exception as error:
-            wrong[command] = error
-    assert not wrong
-
-
-def give(verb, *words):
-    parser = Parser(verb, usage="", description="")
-    VERBS[verb].add_flags(parser)
-    arguments = parser.read(words)
-    arguments.home = None
-    if arguments.help:
-        return
-    if verb == "launch" and arguments.target != launch.LOCAL:
-        engine, job = submit.checked(arguments, targets.get(arguments.target))
-        # The repository may be in a folder that machines do not share, such as /tmp.
-        assert not [*engine.problems(examples.in_workspace(engine, job))]
-    elif verb == "launch":
-        job_spec.read_profile(arguments, Profile(), starts=False)
-    if verb in ("train", "check", "launch"):
-        flags.read_mode(arguments)
-    if verb in ("eval", "export", "predict"):
-        flags.read_checkpoint(arguments)
-    if verb == "predict":
-        flags.read_prediction(arguments)
-    name = getattr(arguments, "experiment", None) or (getattr(arguments, "name", None) if verb != "job" else None)
-    if name and "/" not in name and name not in ("show", "best"):
-        assert target.resolve(name, arguments).experiment == name
+            problems[command] = error
+    assert problems == {}
 
 
 def test_help_of_all_verbs_needs_no_tensorflow():
@@ -119,14 +96,12 @@ raise SystemExit(f"imported {heavy}" if heavy else max(codes))
 
 
 def test_help_of_a_target_or_an_action_has_its_examples(capsys):
-    for words in (("launch", "slurm"), ("job", "logs")):
-        shown = section(helped(capsys, *words), "Examples")
-        shown = [line for line in shown if line.startswith("  official-trainer")]
-        assert shown and all(line.split()[1:3] == list(words) for line in shown)
-    assert len(section(helped(capsys, "launch", "slrm"), "Examples")) > 2 * len(targets.names())
+    for words in (["launch", "slurm"], ["job", "logs"]):
+        shown = [line for line in section(helped(capsys, *words), "Examples") if line.startswith("  official-trainer")]
+        assert shown and all(line.split()[1:3] == words for line in shown)
 
 
-@pytest.mark.parametrize("name", [launch.LOCAL, *targets.names()])
+@pytest.mark.parametrize("name", [launch.LOCAL, "kubernetes", "slurm"])
 def test_help_of_a_target_has_the_fields_of_its_profile(name, capsys):
     """N20: each once, with its default, its type and its meaning; `launch local` has those that it reads."""
     text = helped(capsys, "launch", name)
@@ -151,6 +126,10 @@ def test_help_of_a_target_has_the_fields_of_its_profile(name, capsys):
     assert max(map(len, text.splitlines())) <= help_text.WIDTH
 
 
+def test_help_of_an_unknown_target_has_all_examples(capsys):
+    assert len(section(helped(capsys, "launch", "slrm"), "Examples")) > 2 * len(targets.names())
+
+
 def test_help_of_train_py_names_train_py(capsys):
     """T20: the script stands in its own usage and examples."""
     assert cli.main(["--help"], script="train.py") == 0
@@ -161,30 +140,42 @@ def test_help_of_train_py_names_train_py(capsys):
     assert "official-trainer train" not in text
 
 
+def test_usage_breaks_between_arguments():
+    usage = help_text.wrap_usage("program", "NAME [flags of train] " + "[--long=VALUE …] " * 5)
+    assert usage.splitlines()[0] == "program NAME [flags of train] [--long=VALUE …] [--long=VALUE …]"
+    assert max(len("usage: " + line) for line in usage.splitlines()[:1]) <= help_text.WIDTH
+    assert all(line.startswith(" " * 10 + " [") and len(line) <= help_text.WIDTH for line in usage.splitlines()[1:])
+
+
 TRAIN_STEPS = """
   trainer.train_steps=200
       an integer at least 0: global step at which training ends.
 """
 
 
-def test_help_of_an_experiment_lists_its_settings(workspace, capsys):
-    """G16: every field, with path, value, type and meaning, by section, in 80 columns, and plain where it is piped."""
-    resolved = config.resolve(registry.get_config("my_experiment", workspace), experiment="my_experiment")
-    paths = [setting.path for setting in config.settings(resolved.config)]
-    for words, script, called in (
+@pytest.mark.parametrize(
+    ("words", "script", "called"),
+    [
         (["train", "--help", "my_experiment"], None, "official-trainer train"),
+        (["train", "--experiment=my_experiment", "--help"], None, "official-trainer train"),
         (["help", "train", "my_experiment"], None, "official-trainer train"),
         (["eval", "my_experiment", "-h"], None, "official-trainer eval"),
         (["launch", "local", "my_experiment", "--help"], None, "official-trainer launch"),
         (["--help", "--experiment=my_experiment"], "train.py", "python train.py"),
-    ):
-        assert cli.main(words, script=script) == 0
-        text = capsys.readouterr().out
-        assert text.startswith(f"usage: {called} my_experiment [flags] [PATH=VALUE …]\n")
-        assert TRAIN_STEPS in text
-        assert "\ntrainer.optimizer_config.optimizer.adam:\n  trainer.optimizer_config.optimizer.adam.clipnorm=" in text
-        assert max(map(len, text.splitlines())) <= help_text.WIDTH and "\x1b" not in text
-        assert [line.split("=")[0].strip() for line in text.splitlines() if re.match(r"  [a-z]", line)] == paths
+    ],
+)
+def test_help_of_an_experiment_lists_its_settings(words, script, called, workspace, capsys):
+    """G16: every field, with path, value, type and meaning, by section, in 80 columns, and plain where it is piped."""
+    assert cli.main(words, script=script) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: {called} my_experiment [flags] [PATH=VALUE …]\n")
+    assert TRAIN_STEPS in text
+    assert "\ntrainer.optimizer_config.optimizer.adam:\n  trainer.optimizer_config.optimizer.adam.clipnorm=" in text
+    assert max(map(len, text.splitlines())) <= help_text.WIDTH
+    assert "\x1b" not in text
+    resolved = config.resolve(registry.get_config("my_experiment", workspace), experiment="my_experiment")
+    paths = [setting.path for setting in config.settings(resolved.config)]
+    assert [line.split("=")[0].strip() for line in text.splitlines() if re.match(r"  [a-z]", line)] == paths
 
 
 def test_help_of_an_experiment_follows_its_settings(workspace, capsys):

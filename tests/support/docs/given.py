@@ -32,17 +32,20 @@ def check(words):
     module.add_flags(parser)
     arguments = parser.read(rest)
     arguments.home = None
+    if arguments.help:
+        return None
     if verb == "launch":
         job_spec.read_mode(arguments, job_spec.read_profile(arguments, _profile_of(arguments.target), starts=False))
     if verb in ("train", "check", "launch"):
         flags.read_mode(arguments)
-        target.from_flags(arguments)
+        if arguments.name or arguments.experiment:  # else it is that of the run directory
+            target.from_flags(arguments)
     if verb in ("eval", "export", "predict"):
         flags.read_checkpoint(arguments)
     if verb == "predict":
         flags.read_prediction(arguments)
     if verb in ("eval", "export", "predict", "show") and (arguments.name or arguments.experiment):
-        if (arguments.name or "").startswith("runs/"):
+        if "/" in (arguments.name or ""):  # the directory of a run
             return None
         resolved = target.resolve(target.named_experiment(arguments), arguments)
         if verb == "show" and arguments.explain:
