@@ -33,17 +33,17 @@ def profile_with(**environ):
     return config.resolve(Profile(), params_overrides=[json.dumps({"environ": environ})]).config
 
 
-@pytest.mark.parametrize(("secret_type", "value"), VALUES)
-def test_a_value_with_the_shape_of_a_secret(secret_type, value):
+def test_a_value_with_the_shape_of_a_secret():
     """N20: refused under any name, with what it looks like; hidden where text is kept, as in the record of a run."""
-    with pytest.raises(ConfigError) as refused:
-        profile_with(GREETING=value)
-    message = str(refused.value.problems[0].message)
-    what = f"the value of GREETING looks like {secret_type}, and the files of a job must not contain one; set it in"
-    assert what in message
-    hidden = without_secrets(f"--set=a={value} b")
-    assert secret_in(value) == secret_type and value not in hidden + message
-    assert hidden.startswith("--set=a=") and "***" in hidden
+    for secret_type, value in VALUES:
+        with pytest.raises(ConfigError) as refused:
+            profile_with(GREETING=value)
+        message = str(refused.value.problems[0].message)
+        what = f"the value of GREETING looks like {secret_type}, and the files of a job must not contain one; set it in"
+        assert what in message
+        hidden = without_secrets(f"--set=a={value} b")
+        assert secret_in(value) == secret_type and value not in hidden + message
+        assert hidden.startswith("--set=a=") and "***" in hidden
 
 
 NAMES = (
@@ -63,61 +63,49 @@ def test_a_name_of_a_secret():
         assert profile_with(**{name: "a_value"})
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(HEX, HEX + HEX[:24], "sk-learn-pipeline-of-the-vision-team-1", "risk-Assessment-2-of-the-vision-team"),
-        *("/opt/AKIAB:/opt/hf_cache", "-----BEGIN CERTIFICATE-----", "the bearer of-the-ring-of-power"),
-        *("https://example.com/a?b=c@d", "registry.example.com/eyJ.v1.2", "npm_config_cache_of_the_vision_team"),
-    ],
+NO_SECRETS = (
+    *(HEX, HEX + HEX[:24], "sk-learn-pipeline-of-the-vision-team-1", "risk-Assessment-2-of-the-vision-team"),
+    *("/opt/AKIAB:/opt/hf_cache", "-----BEGIN CERTIFICATE-----", "the bearer of-the-ring-of-power"),
+    *("https://example.com/a?b=c@d", "registry.example.com/eyJ.v1.2", "npm_config_cache_of_the_vision_team"),
 )
-def test_what_has_no_shape_of_a_secret(value):
-    """N20: hashes, paths, names."""
-    assert profile_with(MODEL=value).environ == {"MODEL": value}
+"""Hashes, paths, names."""
 
 
-@pytest.mark.parametrize("name", ["WANDB_KEY_OF_TEAM", "MY_WANDB", "wandb"])
-def test_forty_digits_are_a_key_under_a_name_of_wandb(name):
-    """N20: elsewhere they are the hash of a commit."""
-    with pytest.raises(ConfigError, match=f"the value of {name} looks like a token or a key"):
-        profile_with(**{name: HEX})
+def test_what_has_no_shape_of_a_secret():
+    """N20: forty digits are the hash of a commit, but under a name of wandb they are a key."""
+    for value in NO_SECRETS:
+        assert profile_with(MODEL=value).environ == {"MODEL": value}
+    for name in ("WANDB_KEY_OF_TEAM", "MY_WANDB", "wandb"):
+        with pytest.raises(ConfigError, match=f"the value of {name} looks like a token or a key"):
+            profile_with(**{name: HEX})
+        assert without_secrets(f"{name}='{HEX}'") == f"{name}='***'"
     assert secret_in(f"--set=task.wandb.key={HEX}") and not secret_in(f"--set=task.revision={HEX}")
-    assert without_secrets(f"{name}='{HEX}'") == f"{name}='***'"
 
 
-@pytest.mark.parametrize(
-    ("target", "text", "message"),
-    [
+def test_any_field_of_a_profile():
+    """N20: the record of a job has them all."""
+    for target, text, message in (
         ("slurm", "setup: [[wandb, login, TOKEN]]", "setup: holds what looks like a token or a key"),
-        ("slurm", "sbatch: ['--export=A=TOKEN']", "sbatch: holds what looks like a token or a key"),
-        (
-            "kubernetes",
-            "pod: {spec: {containers: [{env: [{name: A, value: TOKEN}]}]}}",
-            "pod: holds what looks like a token",
-        ),
+        ("kubernetes", "pod: {spec: {containers: [{env: [{value: TOKEN}]}]}}", "pod: holds what looks like a token"),
         (
             "tpu",
-            "source: 'git+https://me:hush@example.com/code.git@0123abc'",
+            "source: 'git+https://me:hush@example.com/c.git@0123abc'",
             "source: holds what looks like a password",
         ),
-    ],
-)
-def test_any_field_of_a_profile(target, text, message):
-    """N20: the record of a job has them all."""
-    with pytest.raises(ConfigError) as refused:
-        config.resolve(
-            targets.get(target).profile_class(), params_overrides=[text.replace("TOKEN", "ghp_" + "a1" * 18)]
-        )
-    assert message in str(refused.value) and "a1a1" not in str(refused.value)
+    ):
+        text = text.replace("TOKEN", "ghp_" + "a1" * 18)
+        with pytest.raises(ConfigError) as refused:
+            config.resolve(targets.get(target).profile_class(), params_overrides=[text])
+        assert message in str(refused.value) and "a1a1" not in str(refused.value)
 
 
-@pytest.mark.parametrize("target", targets.names())
-def test_how_a_target_gets_a_secret(target):
+def test_how_a_target_gets_a_secret():
     """N20: in the message, because each scheduler has its own way."""
-    profile_class = targets.get(target).profile_class
-    with pytest.raises(ConfigError, match=f"HF_TOKEN looks like a secret, .*; {profile_class.secrets_go}"):
-        config.resolve(profile_class(), params_overrides=["{environ: {HF_TOKEN: x}}"])
-    assert profile_class.secrets_go != Profile.secrets_go
+    for target in targets.names():
+        profile_class = targets.get(target).profile_class
+        with pytest.raises(ConfigError, match=f"HF_TOKEN looks like a secret, .*; {profile_class.secrets_go}"):
+            config.resolve(profile_class(), params_overrides=["{environ: {HF_TOKEN: x}}"])
+        assert profile_class.secrets_go != Profile.secrets_go
 
 
 def test_a_secret_in_the_file_of_a_profile_is_not_shown(tmp_path, monkeypatch, capfd):

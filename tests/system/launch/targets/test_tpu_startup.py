@@ -1,12 +1,9 @@
 """What a TPU VM runs at every boot, run here: its shell for real, with other programs in place of Google's."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
-import tarfile
 
 import pytest
 
@@ -14,7 +11,6 @@ from official_trainer.launch.spec import JobSpec
 from official_trainer.launch.targets import tpu
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.processes.job import Role
-from tests import ROOT
 from tests.support import repository
 from tests.support.processes.jobs import until
 
@@ -68,10 +64,10 @@ exit "$CODE"
 class Machine:
     """A TPU VM, as far as its start-up script sees it."""
 
-    def __init__(self, folder, monkeypatch, trainer=TRAINER):
+    def __init__(self, folder, monkeypatch):
         self.folder, self.home = folder, folder / "var"
         monkeypatch.setattr(tpu, "FOLDER", str(self.home))
-        programs = {"systemd-run": SYSTEMD, "gcloud": GCLOUD, "python3": PYTHON3, "uv": UV, "trainer": trainer}
+        programs = {"systemd-run": SYSTEMD, "gcloud": GCLOUD, "python3": PYTHON3, "uv": UV, "trainer": TRAINER}
         programs["sleep"] = "#!/bin/bash\nexec /bin/sleep 0.01\n"
         (folder / "bin").mkdir()
         for name, text in programs.items():
@@ -175,26 +171,3 @@ def test_one_host_of_a_slice_drives_it(machine, number, code):
     assert (machine.read("argv") is not None) == (number == "0")
     if number == "0":
         assert {"TPU_NAME=digits-1", "TPU_LOAD_LIBRARY=0"} <= set(machine.read("environ").split("\0"))
-
-
-@pytest.mark.full
-def test_an_experiment_trains_under_the_script(tmp_path, monkeypatch):
-    """N20, N5: a real run, without a TPU: stopped by a shutdown, continued at the next boot."""
-    machine = Machine(tmp_path, monkeypatch, f'#!/bin/bash\nPYTHONPATH={ROOT} exec {sys.executable} "$@"\n')
-    with tarfile.open(tmp_path / "bucket" / "code.tar.gz", "w:gz") as archive:
-        archive.add(ROOT / "experiments", "experiments")
-    run = tmp_path / "model"
-    argv = ("official_trainer", "train", "digits_mlp", f"--model_dir={run}", "--mode=train")
-    argv += ("--set=runtime.distribution_strategy=off", "--set=trainer.train_steps=2000000")
-    argv += ("--set=trainer.checkpoint_interval=100",)
-    no_tpu = {"TF_PLUGGABLE_DEVICE_LIBRARY_PATH": "", "NEXT_PLUGGABLE_DEVICE_USE_C_API": ""}
-    environ = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", **no_tpu}
-    process = machine.start(argv=argv, environ=environ)
-    until(lambda: list(run.glob("ckpt-*.manifest.json")), process)
-    process.terminate()
-    assert process.wait(TIMEOUT_SECONDS) == 143
-    status = json.loads((run / "status.json").read_text())
-    assert status["exit_code"] == 143
-    last = f"--set=trainer.train_steps={status['last_checkpoint_step'] + 50}"
-    assert machine.boot(argv=(*argv, last, "--allow_config_change"), environ=environ) == 0
-    assert json.loads((run / "run.json").read_text())["restarts"] == 1

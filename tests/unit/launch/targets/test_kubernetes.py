@@ -1,10 +1,12 @@
 """Jobs on Kubernetes: what is rendered, what follows from the ends of pods, what is refused, the words for kubectl.
 
-No control plane runs here. What one would say of an object is asked of rules and schemas that its authors publish.
+No control plane runs here. `tests/system/launch` asks the schemas of Kubernetes and JobSet, and kubectl.
 """
 
 import copy
 import dataclasses
+import functools
+import itertools
 
 import pytest
 import yaml
@@ -16,10 +18,11 @@ from official_trainer.launch.spec import shared_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.kubernetes_fragments import merged
 from official_trainer.launch.targets.rendering import dump_yaml
-from tests.support.launch import admission, pod_security
+from tests.support.launch import rendered
 from tests.support.launch.controllers import ALL, ALL_COUNTED, ALONE, FAILED, Controllers
-from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
+from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, profile_of
 
+manifest_of = functools.cache(rendered.manifest_of)
 SERVERS = f"{IMAGE}\nworkers: 2\nps: 1"
 
 
@@ -43,36 +46,17 @@ def problems_of(text, *words, **changes):
 # What is rendered.
 
 
-@pytest.mark.parametrize("name", KUBERNETES)
-def test_a_cluster_would_take_it(name):
-    """N20: rules of the API server and of JobSet that no schema has; Pod Security Standards, level `restricted`."""
-    manifest = manifest_of(KUBERNETES[name])
-    assert list(admission.problems_of_jobset(manifest)) == []
-    for job in replicated(manifest).values():
-        assert list(pod_security.problems_of_pod(job["template"]["spec"])) == []
-
-
-def test_what_a_cluster_would_not_take():
-    """The checks of the rules can fail."""
-    manifest = manifest_of(KUBERNETES["jobset-servers"])
-    job = manifest["spec"]["replicatedJobs"][1]["template"]["spec"]
-    pod = job["template"]["spec"]
-    manifest["spec"]["successPolicy"]["targetReplicatedJobs"] = ["leader"]
-    manifest["spec"]["failurePolicy"]["rules"][0]["name"] = "for-good"
-    job["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] = "x"
-    pod |= {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 9}
-    pod["containers"][0] |= {"volumeMounts": [{"name": "x", "mountPath": "/"}], "securityContext": {"runAsUser": 0}}
-    problems = " ".join(admission.problems_of_jobset(manifest))
-    for problem in (
-        "leader is no",
-        "for-good is no",
-        "needs restartPolicy",
-        "that there is",
-        "than the grace",
-        "not there",
-    ):
-        assert problem in problems
-    assert {"running as non-root user", "capabilities"} <= set(pod_security.problems_of_pod(pod))
+def test_the_pods_of_a_job_are_restricted():
+    """N20: the level `restricted` of Kubernetes' Pod Security Standards, in each pod of each profile."""
+    for text in KUBERNETES.values():
+        for job in replicated(manifest_of(text)).values():
+            pod = job["template"]["spec"]
+            context = pod["securityContext"]
+            assert context["runAsNonRoot"] is True and context["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert context.get("runAsUser") != 0
+            for container in pod["containers"]:
+                rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+                assert container["securityContext"] == rights
 
 
 def test_each_pod_finds_its_place():
@@ -101,41 +85,38 @@ NOT_COUNTED = [(ExitCode.PREEMPTED, True), (137, True), (ExitCode.PREEMPTED, Fal
 COUNTED = (134, 137, 139, 127)
 
 
-@pytest.mark.parametrize(("text", "role"), TOGETHER)
-@pytest.mark.parametrize(("code", "is_evicted"), NOT_COUNTED)
-def test_an_eviction_and_what_a_restart_mends_use_up_no_restart(text, role, code, is_evicted):
+def test_an_eviction_and_what_a_restart_mends_use_up_no_restart():
     """N20: a spot node may be taken away any number of times; those that train together restart together."""
-    job = Controllers(manifest_of(text))
-    assert {job.end((role, code, is_evicted)) for _ in range(50)} == {ALL}
-    assert (job.restarts, job.counted) == (50, 0)
+    for (text, role), (code, is_evicted) in itertools.product(TOGETHER, NOT_COUNTED):
+        job = Controllers(manifest_of(text))
+        assert {job.end((role, code, is_evicted)) for _ in range(50)} == {ALL}, (role, code)
+        assert (job.restarts, job.counted) == (50, 0)
 
 
-@pytest.mark.parametrize(("text", "role"), TOGETHER)
-@pytest.mark.parametrize("code", COUNTED)
-def test_what_kills_a_process_uses_up_restarts(text, role, code):
+def test_what_kills_a_process_uses_up_restarts():
     """N20: a process that is out of memory, or crashes, would be again."""
-    job = Controllers(manifest_of(text))
-    ends = [job.end((role, code, False)), job.end((role, ExitCode.RETRY, False)), job.end((role, code, False))]
-    assert [*ends, job.end((role, code, False))] == [ALL_COUNTED, ALL, ALL_COUNTED, FAILED]
+    for (text, role), code in itertools.product(TOGETHER, COUNTED):
+        job = Controllers(manifest_of(text))
+        ends = [job.end((role, code, False)), job.end((role, ExitCode.RETRY, False)), job.end((role, code, False))]
+        assert [*ends, job.end((role, code, False))] == [ALL_COUNTED, ALL, ALL_COUNTED, FAILED], (role, code)
 
 
-@pytest.mark.parametrize(("text", "role"), [*TOGETHER, (SERVED, "worker")])
-@pytest.mark.parametrize("code", FINAL_CODES)
-def test_a_final_exit_code_ends_a_job_for_good(text, role, code):
+def test_a_final_exit_code_ends_a_job_for_good():
     """N20: also beside processes that end because of it, at the same time."""
-    manifest = manifest_of(text)
-    assert Controllers(manifest).end((role, code, False)) == FAILED
-    others = [(other, ExitCode.RETRY, False) for other in replicated(manifest) if other not in (role, "evaluator")]
-    assert Controllers(manifest).end(*others, (role, code, False)) == FAILED
+    for (text, role), code in itertools.product([*TOGETHER, (SERVED, "worker")], FINAL_CODES):
+        manifest = manifest_of(text)
+        assert Controllers(manifest).end((role, code, False)) == FAILED, (role, code)
+        others = [(other, ExitCode.RETRY, False) for other in replicated(manifest) if other not in (role, "evaluator")]
+        assert Controllers(manifest).end(*others, (role, code, False)) == FAILED, (role, code)
 
 
-@pytest.mark.parametrize("text", [WORKERS, SERVED])
-def test_an_evaluator_never_ends_the_training(text):
+def test_an_evaluator_never_ends_the_training():
     """N20: whatever its exit code is; Kubernetes makes another pod, later each time."""
-    job = Controllers(manifest_of(text))
     ends = [(code, is_evicted) for code in (*FINAL_CODES, *COUNTED, 75, 143) for is_evicted in (False, True)]
-    assert {job.end(("evaluator", *end)) for end in ends * 10} == {ALONE}
-    assert job.restarts == 0
+    for text in (WORKERS, SERVED):
+        job = Controllers(manifest_of(text))
+        assert {job.end(("evaluator", *end)) for end in ends * 10} == {ALONE}
+        assert job.restarts == 0
 
 
 def test_a_worker_of_parameter_servers_restarts_alone():
@@ -180,7 +161,6 @@ def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
     assert problem.startswith("--space=/home/me/x.yaml is a file of this machine")
     (text,) = Kubernetes(profile).render(job).files.values()
     manifest = yaml.safe_load(text)
-    assert list(admission.problems_of_jobset(manifest)) == []
     spec = replicated(manifest)["worker"]
     assert (spec["completionMode"], spec["completions"], spec["backoffLimit"]) == ("Indexed", 3, 4)
     assert list(values_of(container_of(manifest))) == ["PYTHONUNBUFFERED"]
