@@ -58,14 +58,15 @@ HEADER = ("measurement", "promise", "against", "takes", "beside", "ratio", "at m
 
 def table(promises: Sequence[Promise], values: Values) -> str:
     """Returns a Markdown table with a row for each promise: medians, and the ratio with its smallest and largest."""
-    rows: list[Sequence[str]] = [HEADER, ["---"] * 3 + ["---:"] * 5]
+    rows: list[Sequence[str]] = []
     for promise in promises:
         numbers, ratios = values[promise.measurement], promise.ratios(values)
         medians = [statistics.median(numbers[name]) for name in (promise.variant, promise.against)]
         spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         kept = "yes" if promise.is_kept(values) else "**no**"
         rows.append([*said(promise), *map(three_digits, medians), spread, f"{promise.at_most:.2f}", kept])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    lines = [f"| {' | '.join(row)} |" for row in (HEADER, *rows)]
+    return "\n".join([lines[0], "|---|---|---|---:|---:|---:|---:|---:|", *lines[1:], ""])
 
 
 def said(promise: Promise) -> list[str]:

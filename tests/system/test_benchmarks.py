@@ -7,7 +7,7 @@ import types
 import pytest
 
 import benchmarks.__main__ as command
-from benchmarks import goodput, harness, jobs, processes, saves, steps
+from benchmarks import harness, processes, saves, steps
 from benchmarks.harness import Promise
 
 PROMISES = (Promise("work (s)", "fast", "slow", 0.5), Promise("work (s)", "slow", "fast", 0.5))
@@ -33,37 +33,13 @@ def test_the_page_has_each_promise_with_its_limit():
         assert [[*row[:3], row[6]] for row in rows[2:]] == expected, name
 
 
-def test_variants_are_measured_in_turns():
-    order = []
-
-    def measure(name):
-        order.append(name)
-        return {"work (s)": float(len(order))}
-
-    values = harness.in_turns({name: lambda name=name: measure(name) for name in "AB"}, 2)
-    assert order == ["A", "B", "B", "A"]
-    assert values == {"work (s)": {"A": [1.0, 4.0], "B": [2.0, 3.0]}}
-
-
-def test_ratios_are_formed_round_by_round():
-    assert PROMISES[0].ratios(VALUES) == [0.25, 0.4, 0.2]
-    assert [promise.is_kept(VALUES) for promise in PROMISES] == [True, False]
-
-
 def test_a_table_has_a_row_for_each_promise():
     assert harness.table(PROMISES, VALUES) == (
         "| measurement | promise | against | takes | beside | ratio | at most | kept |\n"
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |\n"
+        "|---|---|---|---:|---:|---:|---:|---:|\n"
         "| work (s) | fast | slow | 2.00 | 5.00 | 0.25 (0.20 to 0.40) | 0.50 | yes |\n"
         "| work (s) | slow | fast | 5.00 | 2.00 | 4.00 (2.50 to 5.00) | 0.50 | **no** |\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(1234.5, "1,234"), (12.345, "12.3"), (0.0012345, "0.00123"), (0.0, "0"), (-2.5, "-2.50")]
-)
-def test_numbers_have_three_digits(value, text):
-    assert harness.three_digits(value) == text
 
 
 @pytest.fixture
@@ -85,54 +61,6 @@ def test_the_command_writes_the_table_and_fails_where_a_promise_is_not_kept(part
     assert content in capsys.readouterr().out
     part.PROMISES = PROMISES[:1]
     assert command.main(["work"]) == 0
-
-
-def test_a_page_without_the_section_is_refused():
-    with pytest.raises(ValueError, match="no section between '<!-- other: begin -->'"):
-        harness.with_section("<!-- work: begin -->\n<!-- work: end -->", "other", "new")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["steps", "stpes"], "no such part: stpes; parts are steps, fit, jobs, clusters"),
-        (["steps", "--quick", "--readme"], "--quick gives figures that mean nothing, so --readme cannot write them"),
-    ],
-)
-def test_a_wrong_command_is_refused(words, message, capsys):
-    with pytest.raises(SystemExit):
-        command.main(words)
-    assert message in capsys.readouterr().err
-
-
-def test_usage_of_a_process():
-    usage = processes.run(["-c", "held = bytearray(100 << 20)"])
-    assert usage.seconds > 0
-    assert usage.peak_bytes > 100 << 20
-    with pytest.raises(RuntimeError, match=r"ended with 3:\nbad luck"):
-        processes.run(["-c", "print('bad luck'); raise SystemExit(3)"])
-
-
-def test_steps_of_a_process_have_the_time_of_their_lines():
-    """Those of ours, alone and of a worker, of Model Garden and of the script; a warning that names a step is none."""
-    lines = [
-        "step 1/9  loss 2",
-        "[worker 0] step 100/900",
-        "train | step:    200 | loss",
-        "warning: at 0 from step 2000 on",
-    ]
-    with processes.watched(["-c", f"for line in {lines}: print(line)"]) as process:
-        process.wait()
-        assert [step for _, step in process.steps()] == [1, 100, 200]
-        assert process.start < process.wait_for(1) <= process.wait_for(101) == process.seconds_of(200)
-        assert process.seconds_of(201) is None
-        with pytest.raises(RuntimeError, match="did not print step 201:\nstep 1/9"):
-            process.wait_for(201)
-    with (
-        processes.watched(["-c", "raise SystemExit('bad luck')"]) as process,
-        pytest.raises(RuntimeError, match="bad luck"),
-    ):
-        process.wait()
 
 
 @pytest.mark.parametrize("name", [steps.SMALL, steps.KERAS_3])
@@ -202,25 +130,3 @@ def test_savers_that_are_compared_save_the_same(tmp_path):
         saves.tf.train.Checkpoint(model=trainer.model).read(f"{tmp_path}/{name}/ckpt-7").expect_partial()
         for value, was in zip(trainer.model.get_weights(), expected, strict=True):
             assert (value == was).all(), name
-
-
-def test_the_share_lost_is_that_of_the_steps_of_the_same_job_left_alone(monkeypatch):
-    """N27"""
-    monkeypatch.setattr(goodput, "microseconds", lambda side, is_killed, quick: 125.0 if is_killed else 100.0)
-    values = goodput.measure(1, quick=True)
-    assert values[goodput.LOST] == {side: [pytest.approx(20)] for side in goodput.SIDES}
-    assert values[goodput.STEP] == {goodput.KILLED: [125.0], goodput.ALONE: [100.0]}
-
-
-def test_a_kill_strikes_the_trainer_and_not_its_supervisor():
-    lines = "[launch]   started worker 0 (pid {pid})"
-    with (
-        processes.watched(["-c", "import time; print('up'); time.sleep(600)"]) as trainer,
-        processes.watched(
-            ["-c", f"import time; print({lines.format(pid=trainer.process.pid)!r}); time.sleep(600)"]
-        ) as job,
-    ):
-        while not job.lines:
-            assert job.process.poll() is None
-        jobs.kill(job)
-        assert (trainer.process.wait(), job.process.poll()) == (-9, None)
