@@ -339,3 +339,21 @@ def test_contributing_and_changelog():
     assert f"## [{project['version']}]" in read("CHANGELOG.md")
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text()
+
+
+def test_names_break_between_their_parts_and_lose_nothing():
+    """A short one stays whole, and so does the ending of a file."""
+    pytest.importorskip("sphinx", reason="there is no Sphinx: `pip install -e .[docs]`")
+    from docs.extensions.line_breaks import parts
+
+    assert parts("--flag=1") == ["--flag=1"]
+    assert parts("trainer.optimizer_config.type") == ["trainer.", "optimizer_", "config.type"]
+    assert parts("program/test_settings.py::test_a") == ["program/", "test_", "settings.py::", "test_", "a"]
+    for text in (
+        "__init__of_a_very_long_name",
+        " a  b ",
+        "_" * 30 + " a",
+        "--model_base_path=RUN/export/best and x",
+        "",
+    ):
+        assert "".join(parts(text)) == text
