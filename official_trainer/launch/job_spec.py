@@ -36,7 +36,9 @@ MODES = (*modes.TRAINING_MODES, "predict")
 PLACEHOLDER = "change-me"
 """In a value of a profile to copy: what its user has to replace. It is valid in names, URLs and names of images."""
 
-_SHARED = ("sweep",)  # their names, because the import of all verbs takes longer than the rest of a command
+SWEEP = "sweep"
+"""The verb whose work the workers of a job can share."""
+
 _PROFILES = "launch"  # the folder of a workspace
 _NAME_OF_PROFILE = re.compile(r"[\w-]+")
 
@@ -151,47 +153,45 @@ def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
     return mode
 
 
-def load_shared() -> dict[str, types.ModuleType]:
-    """Imports the verbs whose work the workers of a job can share."""
-    return verbs.load_some(_SHARED)
+def load_sweep() -> types.ModuleType | None:
+    """Imports the verb of a sweep; None where sweeps are not installed."""
+    return verbs.load_some([SWEEP]).get(SWEEP)
 
 
 def refuse_idle(arguments: argparse.Namespace) -> None:
-    """Refuses flags of `train` for a verb whose work is shared, and those of such a verb for another command.
+    """Refuses flags of `train` for a sweep, and those of a sweep for another command.
 
     Raises:
       UsageError: such a flag is given.
     """
-    shared = load_shared()
-    if arguments.command in shared:
+    if arguments.command == SWEEP:
         kept = _words(arguments, flags.add_run_flags)
         given = [word for word in _words(arguments, train.add_flags) if word not in kept]
         fix = "leave it out"
     else:
-        given, fix = [], ""
-        for verb, module in shared.items():
-            if given := _words(arguments, module.add_worker_flags):
-                fix = f"write `-- {verb}` before the experiment, or leave it out"
-                break
+        sweep = load_sweep()
+        given = _words(arguments, sweep.add_worker_flags) if sweep is not None else []
+        fix = f"write `-- {SWEEP}` before the experiment, or leave it out"
     if given:
         raise UsageError(f"{' '.join(given)} would have no effect with `-- {arguments.command}`; {fix}")
 
 
-def check_shared(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
-    """Returns the job whose workers share the work of a verb, which has refused what they would refuse.
+def check_sweep(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
+    """Returns the job whose workers share a sweep, which has refused what they would refuse.
 
     Raises:
-      UsageError: the profile has processes that have nothing to do there, or the verb refuses a flag.
+      UsageError: the profile has processes that have nothing to do there, or the sweep refuses a flag.
       ConfigError: the configuration has a problem.
     """
     from official_trainer.launch.spec import shared_job
 
-    verb = arguments.command
     if idle := [role for role, count in profile.counts.items() if count and role != WORKER]:
-        raise UsageError(f"each worker of a {verb} trains and evaluates alone; leave {' and '.join(idle)} out")
-    command = load_shared()[verb].worker_command(arguments)
+        raise UsageError(f"each worker of a sweep trains and evaluates alone; leave {' and '.join(idle)} out")
+    sweep = load_sweep()
+    assert sweep is not None, "the parser knows the command"
+    command = sweep.worker_command(arguments)
     grace = command.grace_seconds + _GRACE_MARGIN_SECONDS
-    job = shared_job(profile.workers, [verb, *command.words], grace_seconds=grace)
+    job = shared_job(profile.workers, [SWEEP, *command.words], grace_seconds=grace)
     return dataclasses.replace(job, model_dir=command.directory, cwd=os.getcwd())
 
 

@@ -83,12 +83,12 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
     experiment = target.named_experiment(arguments)
     arguments.model_dir = files.absolute(target.model_dir_of(experiment, arguments))
     scheduler = target_class(profile)
-    if arguments.command not in ("train", "predict"):
+    if arguments.command == job_spec.SWEEP:
         if not scheduler.runs_sweeps:
             able = " and ".join(name for name in targets.names() if targets.get(name).runs_sweeps)
-            fix = f"`official-trainer {arguments.command}` runs one on this machine"
-            raise UsageError(f"launch {scheduler.name} cannot run a {arguments.command}; {able} can, and {fix}")
-        job = job_spec.check_shared(arguments, scheduler.profile)
+            fix = "`official-trainer sweep` runs one on this machine"
+            raise UsageError(f"launch {scheduler.name} cannot run a sweep; {able} can, and {fix}")
+        job = job_spec.check_sweep(arguments, scheduler.profile)
     else:
         mode = job_spec.read_mode(arguments, scheduler.profile)
         prediction = flags.read_prediction(arguments)

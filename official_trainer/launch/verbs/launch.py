@@ -96,12 +96,12 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("supervise", "restart the job after exit code 75 or 143")
     parser.value("data_workers", "N", "add a tf.data service with N data workers")
     parser.value("log_dir", "DIR", "write the output of each process to a file there")
-    shared = job_spec.load_shared()
-    parser.accept_command("train", *shared, "predict")
+    sweep = job_spec.load_sweep()
+    parser.accept_command("train", *([] if sweep is None else [job_spec.SWEEP]), "predict")
     train.add_flags(parser, job_spec.MODES)
-    for name, verb in shared.items():
-        parser.group(f"Only with `-- {name}`")
-        verb.add_worker_flags(parser)
+    if sweep is not None:
+        parser.group(f"Only with `-- {job_spec.SWEEP}`")
+        sweep.add_worker_flags(parser)
 
 
 def more_help(arguments: argparse.Namespace) -> Iterator[str]:
@@ -133,10 +133,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{what}\ntry: official-trainer launch {near[0]} --help")
     job_spec.refuse_idle(arguments)
     if arguments.target == LOCAL:
-        if arguments.command in job_spec.load_shared():
-            verb = arguments.command
-            fix = f"`official-trainer {verb}` itself runs one here, with --parallel=N trials at the same time"
-            raise UsageError(f"launch local does not run a {verb}; {fix}")
+        if arguments.command == job_spec.SWEEP:
+            fix = "`official-trainer sweep` itself runs one here, with --parallel=N trials at the same time"
+            raise UsageError(f"launch local does not run a sweep; {fix}")
         return _run_here(arguments)
     from official_trainer.launch import submit
 
