@@ -140,42 +140,30 @@ def test_help_of_train_py_names_train_py(capsys):
     assert "official-trainer train" not in text
 
 
-def test_usage_breaks_between_arguments():
-    usage = help_text.wrap_usage("program", "NAME [flags of train] " + "[--long=VALUE …] " * 5)
-    assert usage.splitlines()[0] == "program NAME [flags of train] [--long=VALUE …] [--long=VALUE …]"
-    assert max(len("usage: " + line) for line in usage.splitlines()[:1]) <= help_text.WIDTH
-    assert all(line.startswith(" " * 10 + " [") and len(line) <= help_text.WIDTH for line in usage.splitlines()[1:])
-
-
 TRAIN_STEPS = """
   trainer.train_steps=200
       an integer at least 0: global step at which training ends.
 """
 
 
-@pytest.mark.parametrize(
-    ("words", "script", "called"),
-    [
+def test_help_of_an_experiment_lists_its_settings(workspace, capsys):
+    """G16: every field, with path, value, type and meaning, by section, in 80 columns, and plain where it is piped."""
+    resolved = config.resolve(registry.get_config("my_experiment", workspace), experiment="my_experiment")
+    paths = [setting.path for setting in config.settings(resolved.config)]
+    for words, script, called in (
         (["train", "--help", "my_experiment"], None, "official-trainer train"),
-        (["train", "--experiment=my_experiment", "--help"], None, "official-trainer train"),
         (["help", "train", "my_experiment"], None, "official-trainer train"),
         (["eval", "my_experiment", "-h"], None, "official-trainer eval"),
         (["launch", "local", "my_experiment", "--help"], None, "official-trainer launch"),
         (["--help", "--experiment=my_experiment"], "train.py", "python train.py"),
-    ],
-)
-def test_help_of_an_experiment_lists_its_settings(words, script, called, workspace, capsys):
-    """G16: every field, with path, value, type and meaning, by section, in 80 columns, and plain where it is piped."""
-    assert cli.main(words, script=script) == 0
-    text = capsys.readouterr().out
-    assert text.startswith(f"usage: {called} my_experiment [flags] [PATH=VALUE …]\n")
-    assert TRAIN_STEPS in text
-    assert "\ntrainer.optimizer_config.optimizer.adam:\n  trainer.optimizer_config.optimizer.adam.clipnorm=" in text
-    assert max(map(len, text.splitlines())) <= help_text.WIDTH
-    assert "\x1b" not in text
-    resolved = config.resolve(registry.get_config("my_experiment", workspace), experiment="my_experiment")
-    paths = [setting.path for setting in config.settings(resolved.config)]
-    assert [line.split("=")[0].strip() for line in text.splitlines() if re.match(r"  [a-z]", line)] == paths
+    ):
+        assert cli.main(words, script=script) == 0
+        text = capsys.readouterr().out
+        assert text.startswith(f"usage: {called} my_experiment [flags] [PATH=VALUE …]\n")
+        assert TRAIN_STEPS in text
+        assert "\ntrainer.optimizer_config.optimizer.adam:\n  trainer.optimizer_config.optimizer.adam.clipnorm=" in text
+        assert max(map(len, text.splitlines())) <= help_text.WIDTH and "\x1b" not in text
+        assert [line.split("=")[0].strip() for line in text.splitlines() if re.match(r"  [a-z]", line)] == paths
 
 
 def test_help_of_an_experiment_follows_its_settings(workspace, capsys):

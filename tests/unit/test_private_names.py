@@ -8,8 +8,6 @@ and what is replaced, which docs/design/patches.md lists.
 import ast
 import re
 
-import pytest
-
 from tests.support.source import ENGINE, PATHS, tree_of
 
 PRIVATE = {
@@ -126,34 +124,34 @@ def test_the_private_attributes_are_these():
     assert len(ATTRIBUTES["TensorFlow"]) <= 9, "each has to be looked up again for each release of TensorFlow"
 
 
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("mapped._functions()", {"_functions"}),
-        ("getattr(spec, '_value_specs', ())", {"_value_specs"}),
-        ("tf.__internal__.autograph", {"__internal__"}),
-        ("class A(theirs.A):\n    def f(self): return self._theirs", {"_theirs"}),
-        ("eager._seed = 1", {"_seed"}),
-        ("class A:\n    def __init__(self): self._own = 1\n    def f(self, other): return other._own", set()),
-        ("class A(B):\n    def f(self): return self._of_b", set()),
-        ("thing.__name__", set()),
-    ],
+SPELLINGS = (
+    ("mapped._functions()", {"_functions"}),
+    ("getattr(spec, '_value_specs', ())", {"_value_specs"}),
+    ("tf.__internal__.autograph", {"__internal__"}),
+    ("class A(theirs.A):\n    def f(self): return self._theirs", {"_theirs"}),
+    ("eager._seed = 1", {"_seed"}),
+    ("class A:\n    def __init__(self): self._own = 1\n    def f(self, other): return other._own", set()),
+    ("class A(B):\n    def f(self): return self._of_b", set()),
+    ("thing.__name__", set()),
 )
-def test_a_private_attribute_is_seen_in_each_spelling(source, names):
-    assert private_attributes(ast.parse(source), {"_of_b", "_own"}) == names
 
 
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("from tensorflow.python.eager import context", "python.eager"),
-        ("from tensorflow.core.protobuf import saved_model_pb2", "core.protobuf.saved_model_pb2"),
-        ("import tensorflow.python.ops.gen_image_ops as ops", "python.ops.gen_image_ops"),
-        ("ops = load('tensorflow.python.ops.gen_image_ops')", "python.ops.gen_image_ops"),
-    ],
+def test_a_private_attribute_is_seen_in_each_spelling():
+    for source, names in SPELLINGS:
+        assert private_attributes(ast.parse(source), {"_of_b", "_own"}) == names
+
+
+MODULES = (
+    ("from tensorflow.python.eager import context", "python.eager"),
+    ("from tensorflow.core.protobuf import saved_model_pb2", "core.protobuf.saved_model_pb2"),
+    ("import tensorflow.python.ops.gen_image_ops as ops", "python.ops.gen_image_ops"),
+    ("ops = load('tensorflow.python.ops.gen_image_ops')", "python.ops.gen_image_ops"),
 )
-def test_a_private_module_is_seen_in_each_spelling(source, name):
-    assert private_names(ast.parse(source)) == {name}
+
+
+def test_a_private_module_is_seen_in_each_spelling():
+    for source, name in MODULES:
+        assert private_names(ast.parse(source)) == {name}
 
 
 def test_public_names_are_none():

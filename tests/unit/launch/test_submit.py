@@ -150,43 +150,43 @@ def test_a_job_that_was_submitted_before(workspace, capfd):
     assert capfd.readouterr().err == f"note: {name} was submitted before; {how}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("wrkers: 2", "p.yaml:1: wrkers: unknown field; did you mean 'workers'?"),
-        ("workers: two", "p.yaml:1: workers: must be an integer"),
-        ('name: "a\\nb"', "p.yaml:1: name: is not a valid job name; use up to 30 lower-case letters"),
-        ("environ: {'A B': x}", "'A B' is not a valid variable name"),
-        ("environ: {TF_CONFIG: x}", "TF_CONFIG identifies a process"),
-    ],
+WRONG_PROFILES = (
+    ("wrkers: 2", "p.yaml:1: wrkers: unknown field; did you mean 'workers'?"),
+    ("workers: two", "p.yaml:1: workers: must be an integer"),
+    ('name: "a\\nb"', "p.yaml:1: name: is not a valid job name; use up to 30 lower-case letters"),
+    ("environ: {'A B': x}", "'A B' is not a valid variable name"),
+    ("environ: {TF_CONFIG: x}", "TF_CONFIG identifies a process"),
 )
-def test_a_wrong_profile_is_refused(workspace, capfd, text, message):
+
+
+def test_a_wrong_profile_is_refused(workspace, capfd):
     """N20: with its place."""
-    (workspace / "p.yaml").write_text(text + "\n")
-    assert message in refused(capfd, ExitCode.CONFIG, "launch", "scripted", "--profile=p.yaml", "digits_mlp")
+    for text, message in WRONG_PROFILES:
+        (workspace / "p.yaml").write_text(text + "\n")
+        assert message in refused(capfd, ExitCode.CONFIG, "launch", "scripted", "--profile=p.yaml", "digits_mlp")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["scriptd", "digits_mlp"], "expected one of local, scripted, not scriptd; did you mean scripted?"),
-        (["scripted", "digits_mpl"], "did you mean 'digits_mlp'?"),
-        (["scripted", "digits_mlp", "trainer.train_stepz=1"], "did you mean 'train_steps'?"),
-        (["scripted", "digits_mlp", "--supervise"], "--supervise would have no effect with `launch scripted`"),
-        (["scripted", "digits_mlp", "--submit", "--dry_run"], "--submit with --dry_run: keep one of the two"),
-        (["scripted", "digits_mlp", "--workers=4", "--ps=9"], "this job cannot be run as it is\ntoo many servers"),
-        (["scripted", "--", "sweep", "digits_mlp"], "launch scripted cannot run a sweep; "),
-        (["local", "--", "sweep", "digits_mlp"], "launch local does not run a sweep; `official-trainer sweep` itself"),
-        (["scripted", "--", "train", "digits_mlp", "--trials=4"], "write `-- sweep` before the experiment, or leave"),
-        (["scripted", "--", "sweep", "digits_mlp", "--mode=train"], "no effect with `-- sweep`; leave it out"),
-        (["local", "digits_mlp", "--submit"], "`launch local` starts the processes at once; leave it out"),
-    ],
+REFUSED = (
+    (["scriptd", "digits_mlp"], "expected one of local, scripted, not scriptd; did you mean scripted?"),
+    (["scripted", "digits_mpl"], "did you mean 'digits_mlp'?"),
+    (["scripted", "digits_mlp", "trainer.train_stepz=1"], "did you mean 'train_steps'?"),
+    (["scripted", "digits_mlp", "--supervise"], "--supervise would have no effect with `launch scripted`"),
+    (["scripted", "digits_mlp", "--submit", "--dry_run"], "--submit with --dry_run: keep one of the two"),
+    (["scripted", "digits_mlp", "--workers=4", "--ps=9"], "this job cannot be run as it is\ntoo many servers"),
+    (["scripted", "--", "sweep", "digits_mlp"], "launch scripted cannot run a sweep; "),
+    (["local", "--", "sweep", "digits_mlp"], "launch local does not run a sweep; `official-trainer sweep` itself"),
+    (["scripted", "--", "train", "digits_mlp", "--trials=4"], "write `-- sweep` before the experiment, or leave"),
+    (["scripted", "--", "sweep", "digits_mlp", "--mode=train"], "no effect with `-- sweep`; leave it out"),
+    (["local", "digits_mlp", "--submit"], "`launch local` starts the processes at once; leave it out"),
 )
-def test_what_is_refused_before_anything_is_done(workspace, capfd, words, message):
+
+
+def test_what_is_refused_before_anything_is_done(workspace, capfd):
     """N20: all that `launch local` refuses, what the scheduler would, and flags without effect."""
-    assert message in refused(capfd, ExitCode.CONFIG, "launch", *words)
-    assert [path.name for path in workspace.iterdir()] == ["experiments"]
-    assert not calls(workspace)
+    for words, message in REFUSED:
+        assert message in refused(capfd, ExitCode.CONFIG, "launch", *words)
+        assert [path.name for path in workspace.iterdir()] == ["experiments"]
+        assert not calls(workspace)
 
 
 @pytest.mark.parametrize("submits", [[], ["--submit"]])
@@ -267,19 +267,19 @@ def test_jobs_are_seen_to_with_the_schedulers_own_commands(workspace, capfd, mon
     assert "engine is not on the PATH; run this where the job was submitted" in message
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "job needs an action; actions: status, logs, cancel"),
-        (["stop", "x"], "'stop' is no action of job"),
-        (["statsu", "x"], "did you mean status?"),
-        (["status"], "which job? jobs: digits-mlp-"),
-        (["status", "digits-mpl-269f6187"], "no such job: digits-mpl-269f6187"),
-    ],
+WRONG_ACTIONS = (
+    ([], "job needs an action; actions: status, logs, cancel"),
+    (["stop", "x"], "'stop' is no action of job"),
+    (["statsu", "x"], "did you mean status?"),
+    (["status"], "which job? jobs: digits-mlp-"),
+    (["status", "digits-mpl-269f6187"], "no such job: digits-mpl-269f6187"),
 )
-def test_actions_and_jobs_that_there_are_not(workspace, capfd, words, message):
-    submit(capfd)
-    assert message in refused(capfd, ExitCode.CONFIG, "job", *words)
+
+
+def test_actions_and_jobs_that_there_are_not(workspace, capfd):
+    for words, message in WRONG_ACTIONS:
+        submit(capfd)
+        assert message in refused(capfd, ExitCode.CONFIG, "job", *words)
 
 
 def test_a_name_that_is_cut_too_short(workspace, capfd):

@@ -211,30 +211,30 @@ def test_texts_stay_texts_for_every_parser():
 # What is refused.
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("image: ''", r"image.*is not set; build one with launch/Dockerfile, push it, and name it, such as"),
-        ("image: a b", r"image.*'a b' is not a valid image"),
-        ("secrets: {a-b: {secret: s, key: k}}", r"secrets.*'a-b' is not a valid variable name"),
-        ("secrets: {A: {key: k}}", r"secrets\.A\.secret.*is not set; name a Secret"),
-        ("volumes: [{path: /a}]", r"claim.*is not set; name a PersistentVolumeClaim"),
-        ("{secrets: {A: {secret: s, key: k}}, environ: {A: b}}", r"secrets.*A is in environ too; keep one"),
-        (
-            "environ: {OFFICIAL_TRAINER_INDEX: 1}",
-            r"environ.*INDEX is set for each pod automatically; leave it out",
-        ),
-        ("volumes: [{claim: a, path: runs}]", r"path.*is not a valid mount path; expected an absolute path"),
-        (
-            "volumes: [{claim: a, path: /a}, {claim: b, path: /a/}]",
-            r"volumes.*two volumes have the path /a; give each its own path",
-        ),
-    ],
+WRONG_PROFILES = (
+    ("image: ''", r"image.*is not set; build one with launch/Dockerfile, push it, and name it, such as"),
+    ("image: a b", r"image.*'a b' is not a valid image"),
+    ("secrets: {a-b: {secret: s, key: k}}", r"secrets.*'a-b' is not a valid variable name"),
+    ("secrets: {A: {key: k}}", r"secrets\.A\.secret.*is not set; name a Secret"),
+    ("volumes: [{path: /a}]", r"claim.*is not set; name a PersistentVolumeClaim"),
+    ("{secrets: {A: {secret: s, key: k}}, environ: {A: b}}", r"secrets.*A is in environ too; keep one"),
+    (
+        "environ: {OFFICIAL_TRAINER_INDEX: 1}",
+        r"environ.*INDEX is set for each pod automatically; leave it out",
+    ),
+    ("volumes: [{claim: a, path: runs}]", r"path.*is not a valid mount path; expected an absolute path"),
+    (
+        "volumes: [{claim: a, path: /a}, {claim: b, path: /a/}]",
+        r"volumes.*two volumes have the path /a; give each its own path",
+    ),
 )
-def test_a_profile_that_no_cluster_would_take(text, message):
+
+
+def test_a_profile_that_no_cluster_would_take():
     """N20: rules of the API server that a type cannot say, each with its fix."""
-    with pytest.raises(ConfigError, match=message):
-        config.resolve(profile_of(IMAGE), params_overrides=[text])
+    for text, message in WRONG_PROFILES:
+        with pytest.raises(ConfigError, match=message):
+            config.resolve(profile_of(IMAGE), params_overrides=[text])
 
 
 def test_a_run_directory_has_to_be_shared_by_pods():
@@ -280,31 +280,31 @@ def test_the_commands_of_kubectl():
 # What a profile says in Kubernetes' own words.
 
 
-@pytest.mark.parametrize(
-    ("rendered", "fragment", "result"),
-    [
-        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "d": {"e": 4}}}, {"a": {"b": 3, "c": 2, "d": {"e": 4}}}),
-        (
-            [{"name": "a", "x": 1}],
-            [{"name": "b"}, {"name": "a", "y": 2}],
-            [{"name": "a", "x": 1, "y": 2}, {"name": "b"}],
-        ),
-        (
-            [{"name": "v", "mountPath": "/a"}],
-            [{"name": "v", "mountPath": "/b"}, {"name": "w", "mountPath": "/a"}],
-            [{"name": "w", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}],
-        ),
-        ([{"key": "a"}], [{"key": "a"}], [{"key": "a"}, {"key": "a"}]),
-        (["a"], ["b"], ["a", "b"]),
-        ({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": None}, "d": None, "e": {"f": None}}, {"a": {"c": 2}, "e": {}}),
-        ({"a": 1}, {"a": {"b": (1, 2)}}, {"a": {"b": [1, 2]}}),
-    ],
+MERGED = (
+    ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "d": {"e": 4}}}, {"a": {"b": 3, "c": 2, "d": {"e": 4}}}),
+    (
+        [{"name": "a", "x": 1}],
+        [{"name": "b"}, {"name": "a", "y": 2}],
+        [{"name": "a", "x": 1, "y": 2}, {"name": "b"}],
+    ),
+    (
+        [{"name": "v", "mountPath": "/a"}],
+        [{"name": "v", "mountPath": "/b"}, {"name": "w", "mountPath": "/a"}],
+        [{"name": "w", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}],
+    ),
+    ([{"key": "a"}], [{"key": "a"}], [{"key": "a"}, {"key": "a"}]),
+    (["a"], ["b"], ["a", "b"]),
+    ({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": None}, "d": None, "e": {"f": None}}, {"a": {"c": 2}, "e": {}}),
+    ({"a": 1}, {"a": {"b": (1, 2)}}, {"a": {"b": [1, 2]}}),
 )
-def test_how_a_fragment_is_merged(rendered, fragment, result):
+
+
+def test_how_a_fragment_is_merged():
     """N20: mappings key by key, named items by name, mounts by path, others appended, null removes."""
-    before = copy.deepcopy((rendered, fragment))
-    assert merged(rendered, fragment) == result
-    assert (rendered, fragment) == before
+    for section, fragment, result in MERGED:
+        before = copy.deepcopy((section, fragment))
+        assert merged(section, fragment) == result
+        assert (section, fragment) == before
 
 
 def test_fragments_are_in_the_object():
@@ -327,13 +327,13 @@ def test_fragments_are_in_the_object():
     assert [rule["name"] for rule in manifest["spec"]["failurePolicy"]["rules"]] == ["final", "again", "late"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("pod: {nodeSelector: {a: b}}", "pod: nodeSelector is no part of it; allowed: metadata, spec; write pod:"),
-        ("job: {kind: Job}", r"job: kind is no part of it; allowed: metadata, spec; write job: {spec: {kind: …}}"),
-    ],
+WRONG_FRAGMENTS = (
+    ("pod: {nodeSelector: {a: b}}", "pod: nodeSelector is no part of it; allowed: metadata, spec; write pod:"),
+    ("job: {kind: Job}", r"job: kind is no part of it; allowed: metadata, spec; write job: {spec: {kind: …}}"),
 )
-def test_a_fragment_that_begins_in_the_wrong_place(text, message):
-    with pytest.raises(ConfigError, match=message):
-        config.resolve(profile_of(IMAGE), params_overrides=[text])
+
+
+def test_a_fragment_that_begins_in_the_wrong_place():
+    for text, message in WRONG_FRAGMENTS:
+        with pytest.raises(ConfigError, match=message):
+            config.resolve(profile_of(IMAGE), params_overrides=[text])

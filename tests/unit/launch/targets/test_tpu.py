@@ -30,42 +30,42 @@ def problems(text, *words, **changes):
     return "\n".join(CloudTpu(profile(text)).problems(job_for(profile(text), *words, **changes)))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("source: ./code", "'./code' is no code that a machine can get; use gs://….tar.gz, of the folder that holds"),
-        ("setup: [[]]", "a command is empty; each is a list of words, such as [module, load, cuda]"),
-        ("install: []", "is empty, so nothing would be installed"),
-        ("acelerator_type: v4-8", "did you mean 'accelerator_type'?"),
-        ("gcloud: [tags=a]", "'tags=a' is not a valid flag; write --name or --name=value, each as one word"),
-        ("gcloud: [--zone=x]", "--zone is set from other fields of the profile; set zone"),
-        ("accelerator_type: v4_8", "'v4_8' is not a type of TPU; use a generation and a size, such as v4-8 or"),
-        ("accelerator_type: v7x-8", "'v7x-8' is a TPU for which there is no TensorFlow, and that this API does not"),
-        ("accelerator_type: v5e-16", "'v5e-16' is called v5litepod-16 by Google; use that"),
-    ],
+WRONG_PROFILES = (
+    ("source: ./code", "'./code' is no code that a machine can get; use gs://….tar.gz, of the folder that holds"),
+    ("setup: [[]]", "a command is empty; each is a list of words, such as [module, load, cuda]"),
+    ("install: []", "is empty, so nothing would be installed"),
+    ("acelerator_type: v4-8", "did you mean 'accelerator_type'?"),
+    ("gcloud: [tags=a]", "'tags=a' is not a valid flag; write --name or --name=value, each as one word"),
+    ("gcloud: [--zone=x]", "--zone is set from other fields of the profile; set zone"),
+    ("accelerator_type: v4_8", "'v4_8' is not a type of TPU; use a generation and a size, such as v4-8 or"),
+    ("accelerator_type: v7x-8", "'v7x-8' is a TPU for which there is no TensorFlow, and that this API does not"),
+    ("accelerator_type: v5e-16", "'v5e-16' is called v5litepod-16 by Google; use that"),
 )
-def test_profiles_of_slices_that_are_refused(text, message):
+
+
+def test_profiles_of_slices_that_are_refused():
     """N20: before Google's API would, and with the place."""
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        profile(text)
+    for text, message in WRONG_PROFILES:
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            profile(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "changes", "message"),
-    [
-        ("{}", {}, "project: is required, such as my-project\nzone: is required, such as us-central2-b\naccelerator"),
-        (f"{TPU}workers: 2", {}, "workers=2: one process drives a whole slice; leave workers at 1, and use a larger"),
-        (f"{TPU}workers: 1\nps: 1", {}, "ps: a slice runs one process, which trains; leave it out"),
-        (f"{TPU}resources: {{gpus: 1}}", {}, "resources: accelerator_type determines the resources; leave resources"),
-        (TPU, {"model_dir": "/runs/x"}, "--model_dir=/runs/x: the disks of a slice are deleted with it, and its hosts"),
-        (TPU, {"strategy": "mirrored"}, "runtime.distribution_strategy=mirrored does not use the TPU; set it to tpu"),
-        (TPU, {"strategy": "tpu"}, ""),
-    ],
+WRONG_JOBS = (
+    ("{}", {}, "project: is required, such as my-project\nzone: is required, such as us-central2-b\naccelerator"),
+    (f"{TPU}workers: 2", {}, "workers=2: one process drives a whole slice; leave workers at 1, and use a larger"),
+    (f"{TPU}workers: 1\nps: 1", {}, "ps: a slice runs one process, which trains; leave it out"),
+    (f"{TPU}resources: {{gpus: 1}}", {}, "resources: accelerator_type determines the resources; leave resources"),
+    (TPU, {"model_dir": "/runs/x"}, "--model_dir=/runs/x: the disks of a slice are deleted with it, and its hosts"),
+    (TPU, {"strategy": "mirrored"}, "runtime.distribution_strategy=mirrored does not use the TPU; set it to tpu"),
+    (TPU, {"strategy": "tpu"}, ""),
 )
-def test_jobs_that_a_slice_cannot_run(text, changes, message):
+
+
+def test_jobs_that_a_slice_cannot_run():
     """N20: all of it at once, each with its fix."""
-    shown = problems(text, **changes)
-    assert message in shown and bool(message) == bool(shown)
+    for text, changes, message in WRONG_JOBS:
+        shown = problems(text, **changes)
+        assert message in shown and bool(message) == bool(shown)
 
 
 def test_what_a_slice_does_not_have():
@@ -77,13 +77,20 @@ def test_what_a_slice_does_not_have():
     assert "dispatcher: " in message and "data_worker: " in message
 
 
-@pytest.mark.parametrize(
-    ("accelerator_type", "is_pod"),
-    [("v2-8", False), ("v3-32", True), ("v5p-8", False), ("v5litepod-8", False), ("v6e-256", True), ("", False)],
+TYPES = (
+    ("v2-8", False),
+    ("v3-32", True),
+    ("v5p-8", False),
+    ("v5litepod-8", False),
+    ("v6e-256", True),
+    ("", False),
 )
-def test_which_slices_have_several_hosts(accelerator_type, is_pod):
+
+
+def test_which_slices_have_several_hosts():
     """N20: by Google's name of the type."""
-    assert TpuProfile(accelerator_type=accelerator_type).is_pod is is_pod
+    for accelerator_type, is_pod in TYPES:
+        assert TpuProfile(accelerator_type=accelerator_type).is_pod is is_pod
 
 
 def commands():

@@ -30,50 +30,50 @@ def refused(capsys, *words):
     return err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["lcal", "digits_cnn"], "error: launch TARGET: expected one of local, kubernetes, "),
-        (["lcal", "digits_cnn"], ", not lcal; did you mean local?\ntry: official-trainer launch local --help\n"),
-        (["--workers=2"], ", tpu\ntry: official-trainer launch local --help\n"),
-        (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
-        (["local", "--workers=0", "digits_cnn"], "--workers: workers: must be at least 1, got 0"),
-        (["local", "--max_restarts=3", "digits_cnn"], "--max_restarts=3 has no effect without --supervise; add that"),
-        (["local", "digits_cnn", "--mode=eval"], "--mode=eval does not train: use `official-trainer train"),
-        (["local", "--ps=1", "digits_cnn", "--mode=predict"], "--mode=predict has nothing to do for ps; leave it out"),
-        (["local", "--data_workers=1", "digits_cnn", "--mode=predict"], "and --mode=predict has none; leave it out"),
-        (
-            ["slurm", "--", "predict", "digits_cnn", "--model_dir=/runs/x", "--output=/elsewhere"],
-            "--output=/elsewhere is not below --model_dir, which the processes of a job share; name a folder below "
-            "/runs/x, or leave it out",
-        ),
-        (["slurm", "--", "predict", "digits_cnn", "--mode=train"], "--mode=train with `-- predict`: keep one of the"),
-        (["local", "digits_cnn", "--evaluator", "--mode=train_and_eval"], "both would evaluate; use --mode=train"),
-        (["local"], "name the experiment: --experiment=NAME"),
-        (
-            ["local", "--workers=2", "digits_cnn", "runtime.distribution_strategy=mirrored"],
-            "distribution_strategy=mirrored does not train with 2 workers; set runtime.distribution_strategy=multi",
-        ),
-        (
-            ["local", "--ps=1", "digits_cnn", "runtime.distribution_strategy=multi_worker_mirrored"],
-            "does not train with 1 chief, 1 worker, 1 ps; set runtime.distribution_strategy=parameter_server",
-        ),
-        (["local", "--workers=3", "digits_cnn"], "global_batch_size: 64 does not divide over 3 workers; use 63 or 66"),
-        (
-            ["local", "digits_cnn", "trainer.gradient_accumulation_steps=100"],
-            "task.train_data.global_batch_size: 64 does not divide over 100 micro-batches; use 100, or",
-        ),
-        (
-            ["local", "--workers=3", "digits_cnn", "trainer.gradient_accumulation_steps=5"],
-            "task.train_data.global_batch_size: 64 does not divide over 3 workers with 5 micro-batches; use 60 or 75",
-        ),
-        (["local", "--workers=2", "digits_cnn", "runtime.tpu=local"], "runtime.tpu: has no effect in the cluster of"),
-        (["local", "--ps=1", "digits_cnn", "runtime.enable_xla=true"], "runtime.enable_xla: is true, but XLA cannot"),
-    ],
+REFUSED = (
+    (["lcal", "digits_cnn"], "error: launch TARGET: expected one of local, kubernetes, "),
+    (["lcal", "digits_cnn"], ", not lcal; did you mean local?\ntry: official-trainer launch local --help\n"),
+    (["--workers=2"], ", tpu\ntry: official-trainer launch local --help\n"),
+    (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
+    (["local", "--workers=0", "digits_cnn"], "--workers: workers: must be at least 1, got 0"),
+    (["local", "--max_restarts=3", "digits_cnn"], "--max_restarts=3 has no effect without --supervise; add that"),
+    (["local", "digits_cnn", "--mode=eval"], "--mode=eval does not train: use `official-trainer train"),
+    (["local", "--ps=1", "digits_cnn", "--mode=predict"], "--mode=predict has nothing to do for ps; leave it out"),
+    (["local", "--data_workers=1", "digits_cnn", "--mode=predict"], "and --mode=predict has none; leave it out"),
+    (
+        ["slurm", "--", "predict", "digits_cnn", "--model_dir=/runs/x", "--output=/elsewhere"],
+        "--output=/elsewhere is not below --model_dir, which the processes of a job share; name a folder below "
+        "/runs/x, or leave it out",
+    ),
+    (["slurm", "--", "predict", "digits_cnn", "--mode=train"], "--mode=train with `-- predict`: keep one of the"),
+    (["local", "digits_cnn", "--evaluator", "--mode=train_and_eval"], "both would evaluate; use --mode=train"),
+    (["local"], "name the experiment: --experiment=NAME"),
+    (
+        ["local", "--workers=2", "digits_cnn", "runtime.distribution_strategy=mirrored"],
+        "distribution_strategy=mirrored does not train with 2 workers; set runtime.distribution_strategy=multi",
+    ),
+    (
+        ["local", "--ps=1", "digits_cnn", "runtime.distribution_strategy=multi_worker_mirrored"],
+        "does not train with 1 chief, 1 worker, 1 ps; set runtime.distribution_strategy=parameter_server",
+    ),
+    (["local", "--workers=3", "digits_cnn"], "global_batch_size: 64 does not divide over 3 workers; use 63 or 66"),
+    (
+        ["local", "digits_cnn", "trainer.gradient_accumulation_steps=100"],
+        "task.train_data.global_batch_size: 64 does not divide over 100 micro-batches; use 100, or",
+    ),
+    (
+        ["local", "--workers=3", "digits_cnn", "trainer.gradient_accumulation_steps=5"],
+        "task.train_data.global_batch_size: 64 does not divide over 3 workers with 5 micro-batches; use 60 or 75",
+    ),
+    (["local", "--workers=2", "digits_cnn", "runtime.tpu=local"], "runtime.tpu: has no effect in the cluster of"),
+    (["local", "--ps=1", "digits_cnn", "runtime.enable_xla=true"], "runtime.enable_xla: is true, but XLA cannot"),
 )
-def test_what_no_process_would_do_is_refused_once(workspace, capsys, words, message):
+
+
+def test_what_no_process_would_do_is_refused_once(workspace, capsys):
     """By the launcher, before it starts any."""
-    assert message in refused(capsys, *words)
+    for words, message in REFUSED:
+        assert message in refused(capsys, *words)
 
 
 def test_a_directory_of_another_run_is_refused(workspace, capsys):
@@ -156,24 +156,24 @@ def test_words_are_those_that_give_the_same_values():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("outcome", "message"),
-    [
-        (Outcome(code=0), ""),
-        (Outcome(code=75, note="the fork server is gone"), "error: the fork server is gone\n"),
-        (
-            Outcome(code=143, cause=End(name="worker 1", role="worker", code=143)),
-            "stopped: worker 1 ended with exit code 143 (preempted); the same command continues the run\n",
-        ),
-        (
-            Outcome(code=1, cause=End(name="worker 1", role="worker", code=7, last=("a", "b")), note="given up"),
-            "error: worker 1 ended with exit code 7; given up; its last lines:\n    a\n    b\n",
-        ),
-    ],
+ENDS = (
+    (Outcome(code=0), ""),
+    (Outcome(code=75, note="the fork server is gone"), "error: the fork server is gone\n"),
+    (
+        Outcome(code=143, cause=End(name="worker 1", role="worker", code=143)),
+        "stopped: worker 1 ended with exit code 143 (preempted); the same command continues the run\n",
+    ),
+    (
+        Outcome(code=1, cause=End(name="worker 1", role="worker", code=7, last=("a", "b")), note="given up"),
+        "error: worker 1 ended with exit code 7; given up; its last lines:\n    a\n    b\n",
+    ),
 )
-def test_what_is_said_at_the_end(outcome, message, capsys):
-    verb.report(outcome)
-    assert capsys.readouterr().err == message
+
+
+def test_what_is_said_at_the_end(capsys):
+    for outcome, message in ENDS:
+        verb.report(outcome)
+        assert capsys.readouterr().err == message
 
 
 def test_labels_have_colours_on_a_terminal_only(monkeypatch):

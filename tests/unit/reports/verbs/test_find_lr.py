@@ -54,13 +54,13 @@ def test_flags_of_the_search(trained):
     assert [settings for _, settings in trained] == [{"num_steps": 40}, {"num_steps": 100}]
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--steps=5", "--steps=5: expected a number from 20"),
-        ("--output=", "--output is empty: is a variable not set?"),
-    ],
+ERRORS = (
+    ("--steps=5", "--steps=5: expected a number from 20"),
+    ("--output=", "--output is empty: is a variable not set?"),
 )
-def test_errors(capsys, flag, message):
-    assert cli.main(["find-lr", "my_experiment", flag]) == 2
-    assert message in capsys.readouterr().err
+
+
+def test_errors(capsys):
+    for flag, message in ERRORS:
+        assert cli.main(["find-lr", "my_experiment", flag]) == 2
+        assert message in capsys.readouterr().err
