@@ -17,7 +17,7 @@ from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
 from official_trainer.shown import secret_in
 
 NO_SECRET = "and the files of a job must not contain one"
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with a job's suffix, a valid name for every scheduler
 _SECRET = re.compile(
     r"(?:.*_)?(?:TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|PWD|PAT|AUTH|CREDENTIALS?)(?:_\d+)?|.*_KEY|"
@@ -78,7 +78,7 @@ class Profile(Config):
             what = "is not a valid job name; use up to 30 lower-case letters, digits and dashes, starting with a letter"
             yield "name", what
         for name, value in self.environ.items():
-            if not VARIABLE.fullmatch(name):
+            if not _VARIABLE.fullmatch(name):
                 yield "environ", f"{name!r} is not a valid variable name; use letters, digits and underscores"
             elif name == "TF_CONFIG":
                 yield "environ", "TF_CONFIG identifies a process, so each process gets its own; leave it out"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from official_trainer.config import Config, FrozenDict
-from official_trainer.launch.profile import VARIABLE, Profile
+from official_trainer.launch.profile import Profile
 
 INDEX = "OFFICIAL_TRAINER_INDEX"
 """Our own variable: the number of a pod among those of its role, for `TF_CONFIG`."""
@@ -93,16 +93,11 @@ class KubernetesProfile(Profile):
             what = f"{self.image!r} is not a valid image" if self.image else "is not set"
             yield "image", f"{what}; build one with launch/Dockerfile, push it, and name it, such as REGISTRY/trainer:1"
         for name in self.secrets:
-            if not VARIABLE.fullmatch(name):
-                yield "secrets", f"{name!r} is not a valid variable name; use letters, digits and underscores"
             if name in self.environ:
                 yield "secrets", f"{name} is in environ too; keep one of the two"
         for field in ("environ", "secrets"):
             for name in sorted(_OUR_VARIABLES & set(getattr(self, field))):
                 yield field, f"{name} is set for each pod automatically; leave it out"
-        paths = [volume.path.rstrip("/") for volume in self.volumes]
-        for path in sorted({path for path in paths if paths.count(path) > 1}):
-            yield "volumes", f"two volumes have the path {path}; give each its own path"
         for field in ("pod", "job"):
             for key in set(getattr(self, field)) - {"metadata", "spec"}:
                 yield field, f"{key} is no part of it; allowed: metadata, spec; write {field}: {{spec: {{{key}: …}}}}"

@@ -1,6 +1,8 @@
-"""The profile of a Cloud TPU slice, and what Google's API accepts in it.
+"""The profile of a Cloud TPU slice.
 
-Owns: `TpuProfile`. Does not own: what a job needs of a profile, and commands (`tpu.py`).
+Owns: `TpuProfile`.
+Does not own: the names of types and versions, which Google's API checks; what a job needs of a profile, and commands
+(`tpu.py`).
 """
 
 from __future__ import annotations
@@ -16,9 +18,7 @@ _OF_CREATE = {
     **{name: f"set {name.replace('-', '_')}" for name in ("project", "zone", "accelerator-type", "runtime-version")},
     **dict.fromkeys(("async", "format", "metadata-from-file", "node-id", "quiet"), "leave it out"),
 }
-_TYPE = re.compile(r"v([0-9]+)[a-z]*-([0-9]+)")
-_LAST_GENERATION = 6
-"""Of TPUs that Google's API creates, and for which there has been a release of TensorFlow."""
+_TYPE = re.compile(r"v[0-9]+[a-z]*-([0-9]+)")
 _ONE_HOST_CORES = 8  # of every generation's types, whether they count cores or chips
 
 
@@ -56,17 +56,6 @@ class TpuProfile(Profile):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
-        match = _TYPE.fullmatch(self.accelerator_type)
-        if self.accelerator_type and not match:
-            what = f"{self.accelerator_type!r} is not a type of TPU; use a generation and a size, such as v4-8 or"
-            how = "`gcloud compute tpus accelerator-types list --zone=ZONE` lists those of a zone"
-            yield "accelerator_type", f"{what} v5litepod-16; {how}"
-        elif self.accelerator_type.startswith("v5e-"):
-            size = self.accelerator_type.partition("-")[2]
-            yield "accelerator_type", f"{self.accelerator_type!r} is called v5litepod-{size} by Google; use that"
-        elif match and int(match[1]) > _LAST_GENERATION:
-            what = f"{self.accelerator_type!r} is a TPU for which there is no TensorFlow"
-            yield "accelerator_type", f"{what}, and that this API does not create; use v6e or an earlier generation"
         if self.source and not re.fullmatch(r"gs://.*\.(tar\.gz|tgz)", self.source):
             what = (
                 f"{without_secrets(self.source)!r} is no code that a machine can get; use gs://….tar.gz, of the folder"
@@ -81,4 +70,4 @@ class TpuProfile(Profile):
     def is_pod(self) -> bool:
         """Whether the slice has several hosts."""
         size = _TYPE.fullmatch(self.accelerator_type)
-        return size is not None and int(size[2]) > _ONE_HOST_CORES
+        return size is not None and int(size[1]) > _ONE_HOST_CORES

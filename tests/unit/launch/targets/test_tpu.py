@@ -37,9 +37,6 @@ WRONG_PROFILES = (
     ("acelerator_type: v4-8", "did you mean 'accelerator_type'?"),
     ("gcloud: [tags=a]", "'tags=a' is not a valid flag; write --name or --name=value, each as one word"),
     ("gcloud: [--zone=x]", "--zone is set from other fields of the profile; set zone"),
-    ("accelerator_type: v4_8", "'v4_8' is not a type of TPU; use a generation and a size, such as v4-8 or"),
-    ("accelerator_type: v7x-8", "'v7x-8' is a TPU for which there is no TensorFlow, and that this API does not"),
-    ("accelerator_type: v5e-16", "'v5e-16' is called v5litepod-16 by Google; use that"),
 )
 
 
