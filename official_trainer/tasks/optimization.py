@@ -60,7 +60,10 @@ def without_averaging(optimizer: Any) -> Any:
 
 
 def learning_rate(optimizer: Any, global_step: tf.Variable) -> tf.Tensor:
-    """Returns the rate of the next update, a scalar float32."""
+    """Returns the rate of the next update, a scalar float32.
+
+    Of a schedule in an optimizer of tf_keras that is not legacy, it is that of the last update, as with Model Garden.
+    """
     rate = optimizer.learning_rate
     if callable(rate):
         rate = rate(getattr(optimizer, "iterations", global_step))
