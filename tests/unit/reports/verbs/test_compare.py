@@ -120,6 +120,13 @@ def test_groups_have_means_and_deviations_over_seeds(seeds, capsys):
     assert [row[:4] for row in alone if row[0] == "sgd"] == [["sgd", "digits", f"{kinds.accuracy(9, 20):.4g}", "1"]]
 
 
+def test_runs_without_the_field_of_a_group_are_a_group(seeds, capsys):
+    """N22: no run is missing from the table."""
+    text = shown(capsys, "runs", "--group=adam.epsilon", "--metrics=accuracy:20", "--format=csv")
+    groups = {row["epsilon"]: row["runs"] for row in csv.DictReader(io.StringIO(text))}
+    assert groups == {"1e-07": "6", "": "1"}
+
+
 def test_files_have_all_digits(seeds, capsys):
     """N22: CSV and JSON for a program, where a mean has three columns; Markdown for people."""
     rows_of_file = list(csv.DictReader(io.StringIO(shown(capsys, "runs", "--format=csv"))))
