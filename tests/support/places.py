@@ -16,16 +16,16 @@ PLACES = {
 }
 
 
-def train(place, model_dir, *sets, experiment, cwd=WORKSPACE, flags=()):
+def train(place, model_dir, *sets, experiment):
     """Trains in processes of their own, or goes on."""
-    words = [*(f"--set={word}" for word in (*PLACES[place], *sets)), *flags]
+    words = [f"--set={word}" for word in (*PLACES[place], *sets)]
     argv = ["train", f"--experiment={experiment}", "--mode=train", f"--model_dir={model_dir}", *words]
     folder = model_dir.with_suffix(".output")
     folder.mkdir(exist_ok=True)
     if place != "2 processes":
-        done = run_command(argv, cwd=cwd, folder=folder)
+        done = run_command(argv, cwd=WORKSPACE, folder=folder)
         assert done.code == 0, done.err
         return
-    with LocalCluster({"worker": 2}, argv=argv, cwd=cwd, folder=folder) as started:
+    with LocalCluster({"worker": 2}, argv=argv, cwd=WORKSPACE, folder=folder) as started:
         codes = set(started.start_all().wait_all().values())
         assert codes == {0}, started.outputs()

@@ -84,10 +84,10 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("task", TAKEN.values(), ids=list(TAKEN))
-def test_what_can_be_called_is_taken(task):
+def test_what_can_be_called_is_taken():
     """N28: nothing that works is refused."""
-    contract.check_task(task)
+    for name, task in TAKEN.items():
+        assert contract.check_task(task) is None, name
 
 
 class Adversarial(Task):
@@ -141,15 +141,14 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_called_is_refused(name):
+def test_what_cannot_be_called_is_refused():
     """N28: with the call, Python's reason and the right first line; a report adds the line of the method."""
-    method, call, words = REFUSED[name]
-    with pytest.raises(ContractError) as caught:
-        contract.check_task(of(**{name: method}))
-    assert str(caught.value).startswith(f"Own.{name}: the engine calls {call}, which fails: ")
-    assert words in str(caught.value)
-    assert notes_on(caught.value)["method"] == name
+    for name, (method, call, words) in REFUSED.items():
+        with pytest.raises(ContractError) as caught:
+            contract.check_task(of(**{name: method}))
+        assert str(caught.value).startswith(f"Own.{name}: the engine calls {call}, which fails: ")
+        assert words in str(caught.value)
+        assert notes_on(caught.value)["method"] == name
 
 
 @pytest.mark.parametrize(

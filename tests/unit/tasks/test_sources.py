@@ -40,15 +40,13 @@ def test_a_flag_names_modules_each_once():
     assert [module.name for module in sources.given(["a.b", "c", "a.b"])] == ["a.b", "c"]
 
 
-@pytest.mark.parametrize(
-    ("value", "near"),
-    [("my_project/x.py", "my_project.x"), ("my-project", "my_project"), ("a:b", "a"), ("", ""), ("1a", "")],
-)
-def test_a_flag_that_names_no_module(value, near):
+def test_a_flag_that_names_no_module():
     """T25: a path, or the name of a distribution, leads to the module that is meant."""
-    said = f"--import={value}: '{value}' is not the name of a module; allowed: names with dots, such as "
-    meant = f"; did you mean '{near}'?" if near else ""
-    assert refusal(sources.given, [value]) == f"{said}my_project.experiments{meant}"
+    near = {"my_project/x.py": "my_project.x", "my-project": "my_project", "a:b": "a", "": "", "1a": ""}
+    for value, module in near.items():
+        said = f"--import={value}: '{value}' is not the name of a module; allowed: names with dots, such as "
+        meant = f"; did you mean '{module}'?" if module else ""
+        assert refusal(sources.given, [value]) == f"{said}my_project.experiments{meant}"
 
 
 def pyproject(text, folder=None):
@@ -68,32 +66,32 @@ def test_pyproject_names_modules():
     assert problems == []
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[tool.official-trainer]\nexperiments = [\n", "pyproject.toml: is not TOML: Invalid value"),
-        (
-            '[tool.official-trainer]\nexperiments = "a.b"\n',
-            "pyproject.toml: tool.official-trainer: expected a list of modules, got {'experiments': 'a.b'}; "
-            'such as experiments = ["my_project.experiments"]',
-        ),
-        (
-            '[tool.official-trainer]\nexperiment = ["a.b"]\n',
-            "pyproject.toml: tool.official-trainer: expected a list of modules, got {'experiment': ['a.b']}; such as ",
-        ),
-        ('[tool.official-trainer]\nexperiments = ["a/b"]\n', "pyproject.toml:2: 'a/b' is not the name of a module"),
-    ],
-)
-def test_a_mistake_in_pyproject(text, said):
+MISTAKES = [
+    ("[tool.official-trainer]\nexperiments = [\n", "pyproject.toml: is not TOML: Invalid value"),
+    (
+        '[tool.official-trainer]\nexperiments = "a.b"\n',
+        "pyproject.toml: tool.official-trainer: expected a list of modules, got {'experiments': 'a.b'}; "
+        'such as experiments = ["my_project.experiments"]',
+    ),
+    (
+        '[tool.official-trainer]\nexperiment = ["a.b"]\n',
+        "pyproject.toml: tool.official-trainer: expected a list of modules, got {'experiment': ['a.b']}; such as ",
+    ),
+    ('[tool.official-trainer]\nexperiments = ["a/b"]\n', "pyproject.toml:2: 'a/b' is not the name of a module"),
+]
+
+
+def test_a_mistake_in_pyproject():
     """T25."""
-    assert refusal(sources.declared, pyproject(text)).startswith(said)
+    for text, said in MISTAKES:
+        assert refusal(sources.declared, pyproject(text)).startswith(said)
 
 
-@pytest.mark.parametrize("text", ["", "[tool.other]\nx = 1\n", 'name = "official-trainer"\n', "[[[official-trainer"])
-def test_a_pyproject_without_a_table_of_ours_names_nothing(text, tmp_path):
+def test_a_pyproject_without_a_table_of_ours_names_nothing(tmp_path):
     """T25: nor does it make a folder a workspace."""
-    assert not sources.declares(pyproject(text))
-    assert registry.find_workspace(tmp_path) is None
+    for text in ("", "[tool.other]\nx = 1\n", 'name = "official-trainer"\n', "[[[official-trainer"):
+        assert not sources.declares(pyproject(text)), text
+        assert registry.find_workspace(tmp_path) is None, text
 
 
 def test_a_table_of_ours_makes_a_folder_a_workspace(tmp_path):
