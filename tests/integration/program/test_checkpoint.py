@@ -81,24 +81,17 @@ KEPT = {
 }
 
 
-@pytest.fixture(scope="module")
-def keeping(tmp_path_factory):
-    """Returns the callbacks of one fit, each with a directory of its own."""
+def test_which_are_kept_by_a_metric(tmp_path):
+    """C1, C2, C6: strictly better ones, by the direction that the metric declares; equal and NaN are not better."""
     program, following = scripted([0.5, 0.7, 0.7, 0.4, 0.9, np.nan], direction="max")
     callbacks = {
-        name: ProgramCheckpoint(tmp_path_factory.mktemp("kept") / "{epoch}", monitor="val_score", **settings)
+        name: ProgramCheckpoint(tmp_path / name / "{epoch}", monitor="val_score", **settings)
         for name, (settings, _) in KEPT.items()
     }
     fit_validated(program, *callbacks.values(), following, epochs=6)
-    return callbacks
-
-
-@pytest.mark.parametrize("name", list(KEPT))
-def test_which_are_kept_by_a_metric(keeping, name):
-    """C1, C2, C6: strictly better ones, by the direction that the metric declares; equal and NaN are not better."""
-    kept = keeping[name].kept
-    assert {Path(folder).name for folder in kept} == set(map(str, KEPT[name][1]))
-    assert saved(Path(kept[0]).parent) == {str(epoch): epoch * STEPS for epoch in KEPT[name][1]}
+    for name, (_, epochs) in KEPT.items():
+        assert {Path(folder).name for folder in callbacks[name].kept} == set(map(str, epochs)), name
+        assert saved(tmp_path / name) == {str(epoch): epoch * STEPS for epoch in epochs}, name
 
 
 def test_the_best_value_survives_by_itself(tmp_path):
@@ -167,26 +160,27 @@ def test_one_name_of_two_is_refused(tmp_path, first, second, error, message):
         fit(lightly(Program(light())), *(ProgramCheckpoint(f"{tmp_path}/{name}") for name in (first, second)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"filepath": "a/{epoch"}, "cannot be read"),
-        ({"filepath": "{epoch}/a"}, r"'\{epoch\}/a' has placeholders before its last '/'; only the name may have them"),
-        ({"filepath": "a/{epoch:s}"}, r"cannot hold \{epoch:s\}.*it stands for a whole number"),
-        ({"filepath": "best.h5"}, r"names a file of another format, .* tf_keras\.callbacks\.ModelCheckpoint"),
-        ({"save_freq": "batch"}, "save_freq='batch'; allowed: 'epoch', or a number of steps from 1 on"),
-        ({"save_freq": 0}, "save_freq=0; allowed"),
-        ({"save_freq": True}, "save_freq=True; allowed"),
-        ({"mode": "down", "monitor": "loss"}, "mode='down'; allowed: 'auto', 'min', 'max'"),
-        ({"mode": "min"}, "mode='min' has no effect without monitor"),
-        ({"initial_value_threshold": 0.5}, "initial_value_threshold=0.5 has no effect without monitor"),
-        ({"max_to_keep": 0}, "max_to_keep=0; allowed: a number from 1 on, or None"),
-        ({"keep_every_n_steps": -1}, "keep_every_n_steps=-1; allowed"),
-    ],
-)
-def test_what_contradicts_itself_is_refused_at_once(arguments, message):
-    with pytest.raises(ArgumentError, match=message):
-        ProgramCheckpoint(**{"filepath": "a/{epoch}", **arguments})
+CONTRADICTIONS = [
+    ({"filepath": "a/{epoch"}, "cannot be read"),
+    ({"filepath": "{epoch}/a"}, r"'\{epoch\}/a' has placeholders before its last '/'; only the name may have them"),
+    ({"filepath": "a/{epoch:s}"}, r"cannot hold \{epoch:s\}.*it stands for a whole number"),
+    ({"filepath": "best.h5"}, r"names a file of another format, .* tf_keras\.callbacks\.ModelCheckpoint"),
+    ({"save_freq": "batch"}, "save_freq='batch'; allowed: 'epoch', or a number of steps from 1 on"),
+    ({"save_freq": 0}, "save_freq=0; allowed"),
+    ({"save_freq": True}, "save_freq=True; allowed"),
+    ({"mode": "down", "monitor": "loss"}, "mode='down'; allowed: 'auto', 'min', 'max'"),
+    ({"mode": "min"}, "mode='min' has no effect without monitor"),
+    ({"initial_value_threshold": 0.5}, "initial_value_threshold=0.5 has no effect without monitor"),
+    ({"max_to_keep": 0}, "max_to_keep=0; allowed: a number from 1 on, or None"),
+    ({"keep_every_n_steps": -1}, "keep_every_n_steps=-1; allowed"),
+]
+
+
+def test_what_contradicts_itself_is_refused_at_once():
+    """C2, C3: with the values that are allowed."""
+    for arguments, message in CONTRADICTIONS:
+        with pytest.raises(ArgumentError, match=message):
+            ProgramCheckpoint(**{"filepath": "a/{epoch}", **arguments})
 
 
 @pytest.mark.parametrize(
@@ -216,25 +210,18 @@ def test_what_fit_cannot_give_is_refused_before_the_first_step(tmp_path, argumen
 BETTER = {"accuracy": "max", "mae": "min", "mse": "min", "loss": "min"}
 
 
-@pytest.fixture(scope="module")
-def directed(tmp_path_factory):
-    """Returns the history of one fit, and for each of its metrics the directory of the best."""
+def test_the_direction_of_what_compile_names_is_known(tmp_path):
+    """C1: `auto` takes what Keras's own metrics mean, whatever they are called."""
     keras.utils.set_random_seed(1)
     inputs = keras.Input([6])
     program = Program(keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs)))
     program.compile("sgd", "mse", metrics=["accuracy", "mae", "mse"])
     x, y = examples()
-    folders = {metric: tmp_path_factory.mktemp(metric) for metric in BETTER}
-    callbacks = [ProgramCheckpoint(folders[m] / "{epoch}", monitor=m, max_to_keep=1) for m in BETTER]
-    return program.fit(x, (y > 0).astype(np.float32), callbacks=callbacks, epochs=4, verbose=0).history, folders
-
-
-@pytest.mark.parametrize("metric", list(BETTER))
-def test_the_direction_of_what_compile_names_is_known(directed, metric):
-    """C1: `auto` takes what Keras's own metrics mean, whatever they are called."""
-    history, folders = directed
-    best = (np.argmax if BETTER[metric] == "max" else np.argmin)(history[metric])
-    assert list(saved(folders[metric])) == [str(best + 1)]
+    callbacks = [ProgramCheckpoint(tmp_path / m / "{epoch}", monitor=m, max_to_keep=1) for m in BETTER]
+    history = program.fit(x, (y > 0).astype(np.float32), callbacks=callbacks, epochs=4, verbose=0).history
+    for metric, direction in BETTER.items():
+        best = (np.argmax if direction == "max" else np.argmin)(history[metric])
+        assert list(saved(tmp_path / metric)) == [str(best + 1)], metric
 
 
 def test_under_keras_alone_it_says_where_it_belongs(tmp_path):
@@ -257,10 +244,10 @@ def test_it_tells_what_it_does(tmp_path, capsys):
 def test_a_whole_program_goes_on(tmp_path):
     """C5: with its optimizer and its step, and as if it had never been away."""
     template = tmp_path / "{epoch:02d}-{loss:.2f}"
-    unbroken = compiled(Program(build()))
+    unbroken = lightly(Program(light()), optimizer="adam")
     fit(unbroken, ProgramCheckpoint(template), epochs=2)
     fit(unbroken, epochs=4, initial_epoch=2)
-    program = compiled(Program(build(seed=7)))
+    program = lightly(Program(light(seed=7)), optimizer="adam")
     program.load(template)  # the newest of the template's
     assert fit(program, epochs=4, initial_epoch=2).epoch == [2, 3]
     assert program.model.optimizer.iterations == 4 * STEPS

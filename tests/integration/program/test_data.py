@@ -151,7 +151,7 @@ def fitted(owner, **arguments):
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
-@pytest.mark.parametrize("name", cases(list(BY_STEPS), "evaluate", "predict", "fit a share", "generator"))
+@pytest.mark.parametrize("name", cases(list(BY_STEPS), "predict", "fit a share"))
 def test_steps_alone_say_how_many_rows_a_batch_has(name):
     """K2, K3, K4: as in Keras, and the model that runs eagerly gets values, as there."""
     found = []

@@ -17,7 +17,10 @@ def test_a_program_has_the_methods_of_its_model(capsys):
     program = Program(light())
     assert (program.optimizer, program.history) == (None, None)
     lightly(program)
-    fitted = program.fit(X, Y, verbose=0)
+    epochs = []
+    one_callback = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+    fitted = program.fit(X, Y, verbose=0, callbacks=one_callback)  # which needs no list
+    assert epochs == [0]
     assert program.history is fitted
     assert program.optimizer is program.model.optimizer
     program.summary(line_length=60)

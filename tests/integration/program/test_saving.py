@@ -4,18 +4,18 @@ import pytest
 
 from official_trainer.lazy import keras
 from official_trainer.program import ArgumentError, Program, load_program
-from tests.support.programs import build, examples, lightly
+from tests.support.programs import examples, light, lightly
 
 X, Y = examples()
 
 
 def test_a_program_is_read_without_the_code_that_built_it(tmp_path):
     """K9: weights, optimizer, losses and metrics; it evaluates and trains on as the one that was saved. Keras too."""
-    program = lightly(Program(build(), seed=5), optimizer="adam")
-    program.fit(X, Y, epochs=2, verbose=0)
+    program = lightly(Program(light(), seed=5), optimizer="adam")
+    program.train_on_batch(X, Y)
     program.save(tmp_path / "program.keras")
     read = load_program(tmp_path / "program.keras", seed=5)
-    assert read.evaluate(X, Y, verbose=0, return_dict=True) == program.evaluate(X, Y, verbose=0, return_dict=True)
+    assert read.test_on_batch(X, Y, return_dict=True) == program.test_on_batch(X, Y, return_dict=True)
     assert read.optimizer.iterations.numpy() == program.optimizer.iterations.numpy() > 0
     assert read.train_on_batch(X, Y) == pytest.approx(program.train_on_batch(X, Y), rel=1e-5)
     model = keras.models.load_model(tmp_path / "program.keras")
