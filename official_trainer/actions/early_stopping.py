@@ -28,6 +28,7 @@ class EarlyStoppingConfig(ActionConfig):
       mode: whether its higher (`max`) or lower (`min`) values are better; `auto` takes what the metric declares.
       min_delta: an improvement is more than this.
       patience: evaluations without an improvement after which training ends; with 0, as with 1, the first of them.
+      baseline: until the metric has been better than this, nothing counts as an improvement.
       start_from_step: evaluations before this step do not count.
       restore_best: whether the run's export at the end has the weights of the best checkpoint. It needs one to be kept
         by the same metric: by `trainer.best_checkpoint_eval_metric`, or by an action `checkpoint`.
@@ -37,6 +38,7 @@ class EarlyStoppingConfig(ActionConfig):
     mode: Literal["auto", "min", "max"] = "auto"
     min_delta: NonNegativeFloat = 0.0
     patience: NonNegative = 0
+    baseline: float | None = None
     start_from_step: NonNegative = 0
     restore_best: bool = False
     priority: int = _PRIORITY
@@ -75,7 +77,8 @@ class EarlyStopping(Action):
 
     def on_start(self, run: Run) -> Stop | None:
         config, choose = self._config, run.trainer.evaluation.chosen_direction
-        self._direction = choose(config.monitor, config.mode, min_delta=config.min_delta or None)
+        limits = {"min_delta": config.min_delta or None, "baseline": config.baseline}
+        self._direction = choose(config.monitor, config.mode, **limits)
         if self._best is not None and isinstance(self._best, Mapping) != callable(self._direction):
             self.restore({})  # the task has declared another way to compare since
         if self._config.restore_best:
@@ -90,8 +93,12 @@ class EarlyStopping(Action):
         improves = is_better(value, self._best, self._direction, min_delta=config.min_delta)
         if improves:
             self._best, self._best_step = value, run.step
-        self._wait = 0 if improves else self._wait + 1
+        is_enough = improves and self._is_beyond_baseline(value)
+        self._wait = 0 if is_enough else self._wait + 1
         return self._stop_if_used_up(run)
+
+    def _is_beyond_baseline(self, value: Value) -> bool:
+        return is_better(value, self._config.baseline, self._direction, min_delta=self._config.min_delta)
 
     def _stop_if_used_up(self, run: Run) -> Stop | None:
         if self._wait < max(1, self._config.patience):
@@ -103,8 +110,9 @@ class EarlyStopping(Action):
         best = "it was never a number"
         if self._best is not None:
             best = f"its best is {show(self._best)} (step {self._best_step})"
+        beyond = f", beyond the baseline {config.baseline:g}" if config.baseline is not None else ""
         by = f" by more than {config.min_delta:g}" if config.min_delta else ""
-        return f"early stopping: {config.monitor} has not improved{by} in {count}; {best}"
+        return f"early stopping: {config.monitor} has not improved{by} in {count}{beyond}; {best}"
 
     def _keeper(self, run: Run) -> tuple[str, int] | None:
         """Returns the directory and the step of the best checkpoint; None if there is none yet.

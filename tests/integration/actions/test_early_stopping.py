@@ -53,6 +53,9 @@ ENDS = [
     ([0.5, 0.4, 0.45, 0.4, 0.41], {"mode": "min", "patience": 2}, 40),
     ([0.5, 0.54, 0.58, 0.63, 0.65], {"min_delta": 0.1, "patience": 2}, 30),
     ([0.5, 0.61, 0.58, 0.72], {"min_delta": 0.1, "patience": 2}, None),
+    ([0.1, 0.2, 0.3], {"baseline": 0.5, "patience": 3}, 30),
+    ([0.1, 0.2, 0.6, 0.5, 0.5], {"baseline": 0.5, "patience": 3}, None),
+    ([0.1, 0.6, 0.55, 0.55], {"baseline": 0.5, "patience": 2}, 40),
     ([0.9, 0.8, 0.7, 0.6, 0.5], {"start_from_step": 30, "patience": 2}, 50),
     ([NAN, NAN, 0.5, NAN, 0.4], {"patience": 2}, 20),
     ([NAN, 0.5, NAN, 0.6, NAN, NAN], {"patience": 2}, 60),
@@ -61,7 +64,7 @@ ENDS = [
 
 
 def test_which_evaluation_is_the_last():
-    """C1: strictly better by more than min_delta; NaN never; state goes on after each restart."""
+    """C1: strictly better by more than min_delta, beyond the baseline; NaN never; state goes on after each restart."""
     for scores, config, step in ENDS:
         stopped = stops_at(scores, **config)
         assert (stopped and stopped[0]) == step, (scores, config)
@@ -72,6 +75,7 @@ def test_it_says_why():
     for scores, config, reason in (
         ([0.97222, 0.9, 0.9, 0.97], {"patience": 3}, "in 3 evaluations; its best is 0.9722 (step 10)"),
         ([0.5, 0.5], {"min_delta": 0.1}, "by more than 0.1 in 1 evaluation; its best is 0.5 (step 10)"),
+        ([0.5], {"baseline": 0.99}, "in 1 evaluation, beyond the baseline 0.99; its best is 0.5 (step 10)"),
         ([NAN, NAN], {"patience": 2}, "in 2 evaluations; it was never a number"),
     ):
         assert stops_at(scores, **config)[1] == f"early stopping: accuracy has not improved {reason}"

@@ -173,7 +173,7 @@ def test_a_restart_compares_with_the_best_of_an_earlier_process(tmp_path, monkey
     ("action", "said"),
     [
         (EarlyStoppingConfig(monitor="quality", mode="max"), "mode=max is for one number"),
-        (EarlyStoppingConfig(monitor="quality", min_delta=0.1), r"min_delta=0\.1 is for one"),
+        (EarlyStoppingConfig(monitor="quality", min_delta=0.1, baseline=1.0), r"min_delta=0\.1, baseline=1\.0 is"),
         (CheckpointConfig(monitor="quality", initial_value_threshold=0.5), r"initial_value_threshold=0\.5 is for one"),
     ],
 )
