@@ -15,12 +15,15 @@ from official_trainer.config.decode import normalised
 from official_trainer.config.errors import Origin, Problem
 from official_trainer.config.provenance import Trail, around, is_inside
 
+Sections = Sequence[tuple[str, Config]]
+"""The sections in force, each with its path."""
 
-def rules(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator[Problem]:
+
+def rules(sections: Sections, trail: Trail, problems: Sequence[Problem]) -> Iterator[Problem]:
     """Yields the `problems()` of every section in force, except for fields that are already in `problems`."""
     bad = {problem.path for problem in problems}
     bad |= {fields.join(problem.path.rpartition(".")[0], problem.near) for problem in problems if problem.near}
-    for path, section in sections_in_force(config):
+    for path, section in sections:
         try:
             said = list(section.problems())
         except (TypeError, ValueError, AttributeError):
@@ -42,7 +45,7 @@ def rules(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator
             yield Problem(what, wrong, origin=cause)
 
 
-def unused(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterator[tuple[Problem, bool]]:
+def unused(sections: Sections, trail: Trail, problems: Sequence[Problem]) -> Iterator[tuple[Problem, bool]]:
     """Yields a problem for each branch of a one-of that a file or a flag has set and `type` does not select.
 
     Skips one-ofs whose `type` could not be read, which is in `problems`. With each, whether it is for a warning only:
@@ -51,7 +54,7 @@ def unused(config: Config, trail: Trail, problems: Sequence[Problem]) -> Iterato
     bad = {problem.path for problem in problems}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
     holders = {inner for path in touched for inner in around(path)}
-    for path, section in sections_in_force(config):
+    for path, section in sections:
         if not isinstance(section, OneOf):
             continue
         type_path = fields.join(path, "type")
@@ -82,10 +85,10 @@ def too_large(config: Config, trail: Trail) -> Iterator[Problem]:
             return
 
 
-def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
+def warnings(config: Config, sections: Sections, trail: Trail) -> Iterator[Problem]:
     """Yields settings by files and flags that are allowed but have no effect, or not the declared type."""
     first = {outer: path for path in reversed(trail.touched()) for outer in around(path)}
-    for path, section in sections_in_force(config):
+    for path, section in sections:
         for name, what, *_ in section.ignored():
             setter = first.get(ignored := fields.join(path, name))
             if setter is not None and trail.origin(setter).by_user:

@@ -194,8 +194,9 @@ class Decoder:
         for name, hint in fields.hints(cls).items():
             value = getattr(section, name)
             result = self.value(python_node(value), hint, None, fields.join(path, spelling(name)))
-            changes[name] = value if result is FAILED else result
-        return section.replace(**changes)
+            if result is not FAILED and result is not value:
+                changes[name] = result
+        return section.replace(**changes) if changes else section
 
     def _union(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         arms = list(typing.get_args(tp))

@@ -66,14 +66,15 @@ def resolve(
         decoder.merge(node)
     if not references.settle(decoder):
         raise ConfigError(problems)
-    unused = list(itertools.islice(checks.unused(decoder.root, trail, list(problems)), limits.MAX_PROBLEMS))
+    sections = list(checks.sections_in_force(decoder.root))
+    unused = list(itertools.islice(checks.unused(sections, trail, list(problems)), limits.MAX_PROBLEMS))
     problems += (problem for problem, is_allowed in unused if not is_allowed)
-    problems += itertools.islice(checks.rules(decoder.root, trail, list(problems)), limits.MAX_PROBLEMS)
+    problems += itertools.islice(checks.rules(sections, trail, list(problems)), limits.MAX_PROBLEMS)
     problems += checks.too_large(decoder.root, trail)
     if problems:
         raise ConfigError(problems)
     overruled = (problem for problem, _ in unused)
-    warnings = (*reader.warnings, *overruled, *checks.warnings(decoder.root, trail))
+    warnings = (*reader.warnings, *overruled, *checks.warnings(decoder.root, sections, trail))
     return Resolved(decoder.root, experiment, trail, warnings)
 
 

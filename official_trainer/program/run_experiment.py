@@ -300,7 +300,7 @@ def _check_config(config: ExperimentConfig) -> None:
             if not fields.is_section(value):
                 problems += normalised(value, hint, f"{name}.{field}")[1]
     if not problems:
-        problems += checks.rules(config, provenance.Trail(config), [])
+        problems += checks.rules(list(checks.sections_in_force(config)), provenance.Trail(config), [])
     if problems:
         raise ConfigError(problems)
 
