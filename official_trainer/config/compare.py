@@ -128,7 +128,7 @@ def _changes(old: Any, now: Any, path: str, trail: Trail) -> Iterator[Difference
         return
     default = class_default(type(now)) if fields.is_section(now) else None
     before: dict[Any, Any] = {**plain(default or {}), **old} if isinstance(old, dict) else dict(enumerate(old))
-    if isinstance(now, OneOf) and before["type"] != now.type:
+    if isinstance(now, OneOf) and before.get("type") != now.type:
         yield from _choice_changes(before, now, path, trail)
         return
     names = [key for key, _ in (enumerate(now) if isinstance(now, tuple) else written_items(now))]
@@ -140,7 +140,7 @@ def _changes(old: Any, now: Any, path: str, trail: Trail) -> Iterator[Difference
 
 def _choice_changes(old: dict[str, Any], now: OneOf, path: str, trail: Trail) -> Iterator[Difference]:
     """Yields that a one-of selects another branch, and what is set in that branch; the first one undoes it all."""
-    type_path, chosen = fields.join(path, "type"), old["type"]
+    type_path, chosen = fields.join(path, "type"), old.get("type")
     undo = [format_override(type_path, chosen)] if chosen in (None, *fields.choices(type(now))) else []
     if undo and chosen is not None:
         back = _changes(old.get(chosen, {}), getattr(now, chosen), fields.join(path, chosen), trail)
