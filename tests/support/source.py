@@ -1,4 +1,4 @@
-"""The source of the package, for tests that read it; each file is parsed once in a process."""
+"""The source of the package, for tests that read it; each file is parsed, and its tree walked, once in a process."""
 
 import ast
 import functools
@@ -15,3 +15,9 @@ PATHS = sorted(path for path in ENGINE.rglob("*.py") if TEMPLATE not in path.par
 def tree_of(path):
     """Returns the syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def nodes_of(path):
+    """Returns all nodes of the syntax tree of a file, as `ast.walk` yields them."""
+    return [*ast.walk(tree_of(path))]

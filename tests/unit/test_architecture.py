@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import io
 import json
 import re
@@ -14,7 +15,7 @@ import grimp
 import pytest
 
 from tests import ROOT
-from tests.support.source import ENGINE, PATHS, TEMPLATE, tree_of
+from tests.support.source import ENGINE, PATHS, TEMPLATE, nodes_of, tree_of
 
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
@@ -107,7 +108,7 @@ def test_no_module_is_imported_by_a_string_unseen():
     found = set()
     for path in PATHS:
         names_one = re.search(r"[\"']official_trainer", path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree_of(path)) if names_one else ():
+        for node in nodes_of(path) if names_one else ():
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             if re.match(r"official_trainer\.\w*$|official_trainer(\.\w+)+$", text):
                 found.add(name_of(path))
@@ -125,7 +126,7 @@ EXPERIMENTS_IMPORT = {"official_trainer", "config", "inputs", "lazy", "tasks"}
 def test_experiments_import_contracts_only(path):
     """An experiment can be read, listed and copied without the engine."""
     found = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "official_trainer":
             found.add((node.module + ".").split(".")[1] or "official_trainer")
     assert found <= EXPERIMENTS_IMPORT
@@ -225,15 +226,16 @@ def code_lines(path):
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in skipped:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             docstring = node.body[0]
             lines.difference_update(range(docstring.lineno, docstring.end_lineno + 1))
     return lines
 
 
+@functools.cache
 def functions(path):
-    """Yields (qualified name, node) of every function of a file."""
+    """Returns (qualified name, node) of every function of a file."""
 
     def walk(node, prefix):
         for child in ast.iter_child_nodes(node):
@@ -242,7 +244,7 @@ def functions(path):
             named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             yield from walk(child, f"{prefix}{child.name}." if named else prefix)
 
-    yield from walk(tree_of(path), "")
+    return [*walk(tree_of(path), "")]
 
 
 def over_limit(sizes, limit, exceptions):
@@ -324,7 +326,7 @@ def read_classes():
     """Returns every class of the package by `module Class`, but for sections of a config."""
     nodes = {}
     for path in PATHS:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 nodes[f"{name_of(path)} {node.name}"] = node
 

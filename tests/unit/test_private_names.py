@@ -8,7 +8,7 @@ and what is replaced, which docs/design/patches.md lists.
 import ast
 import re
 
-from tests.support.source import ENGINE, PATHS, tree_of
+from tests.support.source import ENGINE, PATHS, nodes_of
 
 PRIVATE = {
     "checkpoints/matching.py": {"python.training.saving.saveable_object_util"},
@@ -65,10 +65,10 @@ ATTRIBUTES = {
 """Private attributes that this package reads or sets, by the library; those of TensorFlow with the reason."""
 
 
-def private_names(tree):
+def private_names(nodes):
     """Returns the modules below `tensorflow.python`, `.core`, … that a source imports, or names in a string."""
     said = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             said.append(node.value)
         elif isinstance(node, ast.Import):
@@ -80,10 +80,10 @@ def private_names(tree):
     return {each[1] for each in found if each}
 
 
-def names_in(tree):
+def names_in(nodes):
     """Returns the private names that a source gives to something: those of functions, variables, attributes."""
     named = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             named.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -97,10 +97,10 @@ def is_self(node):
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
-def private_attributes(tree, own):
+def private_attributes(nodes, own):
     """Returns the private attributes in a source that it does not name, nor `own`, those of all sources, for `self`."""
-    here, found = names_in(tree), set()
-    for node in ast.walk(tree):
+    here, found = names_in(nodes), set()
+    for node in nodes:
         if isinstance(node, ast.Attribute):
             found |= {node.attr} - (own if is_self(node.value) else here)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
@@ -109,14 +109,14 @@ def private_attributes(tree, own):
 
 
 def test_the_private_modules_of_tensorflow_are_these():
-    found = {path.relative_to(ENGINE).as_posix(): private_names(tree_of(path)) for path in PATHS}
+    found = {path.relative_to(ENGINE).as_posix(): private_names(nodes_of(path)) for path in PATHS}
     assert {name: names for name, names in found.items() if names} == PRIVATE
     assert sum(map(len, PRIVATE.values())) <= 4, "each has to be looked up again for each release of TensorFlow"
 
 
 def test_the_private_attributes_are_these():
-    own = set().union(*(names_in(tree_of(path)) for path in PATHS))
-    found = set().union(*(private_attributes(tree_of(path), own) for path in PATHS))
+    own = set().union(*(names_in(nodes_of(path)) for path in PATHS))
+    found = set().union(*(private_attributes(nodes_of(path), own) for path in PATHS))
     listed = [name for names in ATTRIBUTES.values() for name in names]
     assert found - set(listed) == set(), "not listed"
     assert set(listed) - found == set(), "listed, and used no more"
@@ -138,7 +138,7 @@ SPELLINGS = (
 
 def test_a_private_attribute_is_seen_in_each_spelling():
     for source, names in SPELLINGS:
-        assert private_attributes(ast.parse(source), {"_of_b", "_own"}) == names
+        assert private_attributes([*ast.walk(ast.parse(source))], {"_of_b", "_own"}) == names
 
 
 MODULES = (
@@ -151,8 +151,9 @@ MODULES = (
 
 def test_a_private_module_is_seen_in_each_spelling():
     for source, name in MODULES:
-        assert private_names(ast.parse(source)) == {name}
+        assert private_names(ast.walk(ast.parse(source))) == {name}
 
 
 def test_public_names_are_none():
-    assert private_names(ast.parse("import tensorflow as tf\ntf.compat.v1.train\nload('tensorflow')")) == set()
+    tree = ast.parse("import tensorflow as tf\ntf.compat.v1.train\nload('tensorflow')")
+    assert private_names(ast.walk(tree)) == set()

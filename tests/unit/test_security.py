@@ -12,7 +12,7 @@ from official_trainer import cli
 from official_trainer.config import ConfigError, ExperimentConfig, resolve
 from official_trainer.runs.resume.config_changes import parse
 from tests import ROOT
-from tests.support.source import ENGINE, PATHS, tree_of
+from tests.support.source import ENGINE, PATHS, nodes_of
 from tests.support.workspace import copy_workspace
 
 PAGE = ROOT / "docs" / "design" / "security.md"
@@ -142,7 +142,7 @@ IMPORTS_BY_NAME = {
 def calls():
     """Yields the module, the name and the node of every call in the package."""
     for path in PATHS:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 yield str(path.relative_to(ENGINE)), name, node

@@ -53,7 +53,7 @@ def test_several_metrics_have_a_front(tmp_path):
 
 def test_the_field_that_decides_has_the_largest_share(tmp_path):
     """N21: the shares add up to 1; with few trials there are none."""
-    params = [{RATE: 10 ** (-4 + 3 * n / 40), "task.train_data.global_batch_size": 32 * (1 + n % 4)} for n in range(40)]
+    params = [{RATE: 10 ** (-4 + 3 * n / 16), "task.train_data.global_batch_size": 32 * (1 + n % 4)} for n in range(16)]
     write_sweep(tmp_path / "many", [trial(drawn[RATE], params=drawn) for drawn in params])
     shares = results.summary(str(tmp_path / "many"))["importance"]
     assert next(iter(shares)) == RATE and shares[RATE] > 0.5 and sum(shares.values()) == pytest.approx(1)

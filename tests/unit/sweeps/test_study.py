@@ -24,7 +24,7 @@ def opened(directory, settings):
     return Draws(study.create(study.storage_of(str(directory)), OBJECTIVE), SPACE, settings)
 
 
-def drawn(directory, settings, count=6, *, anew=False):
+def drawn(directory, settings, count=4, *, anew=False):
     """Returns what is drawn for trials, by one process or by a new one for each."""
     draws = opened(directory, settings)
     for _ in range(count):

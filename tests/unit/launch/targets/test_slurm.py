@@ -203,9 +203,6 @@ def test_no_word_is_read_by_a_shell(tmp_path_factory, words, value, setup, place
         ({"worker.0": 143}, 2, 143, "not started again, max_restarts=2 is used up"),
         ({"worker.0": 75, "worker.1": 4}, 0, 4, ""),
         ({"worker.0": 1, "worker.1": 143}, 0, 1, ""),
-        ({"worker.0": 2}, 0, 2, ""),
-        ({"worker.0": 3, "worker.1": 75}, 0, 3, ""),
-        ({"worker.1": 5}, 0, 5, ""),
         ({"worker.0": -9, "worker.1": 75}, 0, 75, "back to the queue"),
         ({"worker.0": -15}, 0, 143, "back to the queue"),  # before it could handle the signal
         ({"worker.0": -6}, 0, 75, "back to the queue"),
