@@ -17,6 +17,7 @@ from official_trainer.config import FrozenDict
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import Code, shared_job, training_job
+from official_trainer.launch.targets import slurm
 from official_trainer.launch.targets.slurm import Slurm, SlurmProfile
 from tests.support.launch.stand_ins import StandIns
 from tests.support.workspace import copy_workspace
@@ -139,8 +140,9 @@ def test_each_process_finds_its_place(stand_ins, tmp_path):
     assert not (tmp_path / "oops").exists()
 
 
-def test_servers_end_after_their_chief_and_an_evaluator_after_a_failure(stand_ins, tmp_path):
+def test_servers_end_after_their_chief_and_an_evaluator_after_a_failure(stand_ins, tmp_path, monkeypatch):
     """N20: by SIGTERM: those that only serve half a minute later, an evaluator at once if training has failed."""
+    monkeypatch.setattr(slurm, "_SERVER_SECONDS", 3)
     profile = SlurmProfile(workers=1, ps=1, evaluator=True, max_restarts=0, python=stand_ins.python)
     serving = dict.fromkeys(("worker.0", "ps.0"), "serves")
     assert stand_ins.run(script(profile), tmp_path, codes=serving)[0] == 0
@@ -156,7 +158,7 @@ WORDS = st.one_of(
 NAMES = WORDS.map(lambda text: text.replace("/", "")[:40] or "x").filter(lambda name: name not in (".", ".."))
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.lists(WORDS, max_size=4),
     value=WORDS,
