@@ -33,6 +33,16 @@ def listening(**options):
         yield stop
 
 
+@pytest.fixture(autouse=True)
+def signals():
+    """Signals are not ignored, as they would be if pytest ran under `nohup` or in the background."""
+    handlers = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def test_a_signal_is_a_reason_to_stop_and_the_handlers_come_back():
     """N5: a signal interrupts no code of the main thread."""
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
@@ -77,15 +87,7 @@ def test_signals_are_left_alone_until_a_run_listens():
         assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.fixture
-def hang_up():
-    """SIGHUP is not ignored, as it would be under `nohup pytest`."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-def test_a_closed_terminal_stops_a_run_and_a_second_sighup_does_not_end_it(hang_up, monkeypatch):
+def test_a_closed_terminal_stops_a_run_and_a_second_sighup_does_not_end_it(monkeypatch):
     """N5: the terminal sends one, its shell another, and a person may end the process meanwhile."""
     monkeypatch.setattr(stopping, "_SAME_SIGNAL_SECONDS", 0.05)
     codes = []
