@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 GROUP = "Set up this machine"
-USAGE = "[--nodevices] [--json]"
+USAGE = "[--nodevices]"
 EXAMPLES = (
     ("official-trainer doctor", "check this machine and this workspace"),
     ("official-trainer doctor --nodevices", "the same without TensorFlow's import, in a second"),
@@ -66,27 +66,18 @@ def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `doctor`."""
     parser.group("Checks")
     parser.switch("devices", "skip the devices, which take seconds to find", default=True)
-    parser.output_group()
-    parser.switch("json", "print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the report; the exit code is 0 if all checks have passed."""
-    findings = []
+    problems = 0
     for finding in _findings(arguments):
-        findings.append(finding)
-        if not arguments.json:
-            mark = "mend" if finding.fix else "ok"
-            label = f"{mark:<6}{finding.name:<20}"
-            terminal.show_line(finding.detail, label, "red" if finding.fix else "green")
-            if finding.fix:
-                print(f"{_INDENT}{terminal.paint(finding.fix, 'bold')}", flush=True)
-    problems = sum(bool(finding.fix) for finding in findings)
-    if arguments.json:
-        rows = [{"name": name, "ok": not fix, "detail": detail, "fix": fix} for name, detail, fix in findings]
-        print(json.dumps({"ok": not problems, "findings": rows}))
-    else:
-        print(f"\n{problems} to mend." if problems else "\nAll is well.")
+        problems += bool(finding.fix)
+        label = f"{'mend' if finding.fix else 'ok':<6}{finding.name:<20}"
+        terminal.show_line(finding.detail, label, "red" if finding.fix else "green")
+        if finding.fix:
+            print(f"{_INDENT}{terminal.paint(finding.fix, 'bold')}", flush=True)
+    print(f"\n{problems} to mend." if problems else "\nAll is well.")
     return int(ExitCode.CONFIG if problems else ExitCode.DONE)
 
 
@@ -106,7 +97,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if arguments.devices:
         from official_trainer.tracking.console import working
 
-        with working("looking for devices", quiet=arguments.json):
+        with working("looking for devices"):
             listed = devices()
         yield check_devices(listed, has_nvidia=os.path.exists("/proc/driver/nvidia/version"))
 
