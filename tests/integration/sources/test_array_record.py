@@ -107,7 +107,7 @@ def test_a_damaged_end_names_the_file(tmp_path, where):
     assert str(caught.value).startswith(f"files: {path}: ")
 
 
-@pytest.mark.parametrize("content", [b"text", b"text" * 100_000, bytes(200_000)])
+@pytest.mark.parametrize("content", [b"text", bytes(200_000)])
 def test_what_is_no_array_record_file_is_refused(tmp_path, content):
     """N45"""
     (tmp_path / "part-0").write_bytes(content)

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import inputs
-from official_trainer.config.schema import DataConfig
 from official_trainer.sources import csv
 from official_trainer.sources.csv import CsvConfig
 from tests.support.source_cases import tables
@@ -157,13 +156,3 @@ def test_a_last_line_without_an_end_is_a_warning(tmp_path, caplog):
     for name, text, encoding in (("a", "id\n12\n", "utf8"), ("b", "id\r\n12\r\n", "utf-16"), ("c", "id\n1", "utf8")):
         build(written(tmp_path / f"{name}.csv", text, encoding), encoding=encoding)
         assert ("its last line has no end: is it cut off?" in caplog.text) == (name == "c")
-
-
-def test_a_missing_value_is_named_with_its_row(tmp_path):
-    """N45"""
-    path, context = written(tmp_path / "a.csv", 'id,t\n1,"a\nb"\nNA,c\n'), inputs.InputContext()
-    dataset = inputs.from_source(build(path), DataConfig(global_batch_size=2, is_training=False), context)
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        list(dataset)
-    fix = "write what takes its place into the source, as in fill_null: {id: 0}, or leave such rows out of the data"
-    assert str(context.failure()) == f"{path}, row 3: id is null; {fix}"
