@@ -30,24 +30,24 @@ class Histogram:
     Example:
       >>> import numpy as np
       >>> from official_trainer.tracking import Histogram
-      >>> counts, edges = Histogram(np.array([0.0, 0.1, 0.9, 1.0])).buckets(2)
-      >>> counts.tolist(), edges.tolist()
-      ([2.0, 2.0], [0.0, 0.5, 1.0])
+      >>> counts, edges = Histogram(np.array([0.0, 0.1, 0.9, 1.0])).buckets()
+      >>> int(counts.sum()), len(edges)
+      (4, 65)
     """
 
     values: Any
 
-    def buckets(self, count: int = HISTOGRAM_BUCKETS) -> tuple[Any, Any]:
-        """Returns how many values are in each bucket, float64 `[count]`, and its edges, `[count + 1]`.
+    def buckets(self) -> tuple[Any, Any]:
+        """Returns how many values are in each of `HISTOGRAM_BUCKETS`, float64 `[buckets]`, and its edges, one more.
 
         Only for values on the host, as trackers get them.
         """
         import numpy as np
 
         if not self.values.size:
-            return np.zeros(count), np.zeros(count + 1)
+            return np.zeros(HISTOGRAM_BUCKETS), np.zeros(HISTOGRAM_BUCKETS + 1)
         bounds = float(self.values.min()), float(self.values.max())
-        counts, edges = np.histogram(self.values, bins=count, range=bounds)
+        counts, edges = np.histogram(self.values, bins=HISTOGRAM_BUCKETS, range=bounds)
         return counts.astype(np.float64), edges.astype(np.float64)
 
 
