@@ -153,7 +153,7 @@ def _scanned(reader: Reader, parsing: _Parsing | None) -> Iterator[str]:
         yield str(error)
     if parsing is not None:
         good = [index for index in range(len(reader.source)) if index not in bad]
-        yield from (f"{where}: {reason}" for where, reason in parsing.unparsed(good))
+        yield from parsing.unparsed(good)
 
 
 class _OfGrain(Source):
@@ -242,11 +242,10 @@ class _Parsing:
         function = functools.partial(parsed_by, self._parse_fn)
         return records.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
-    def unparsed(self, indices: Sequence[int]) -> Iterator[tuple[str, str]]:
+    def unparsed(self, indices: Sequence[int]) -> Iterator[str]:
         """Yields the place of each of these records that cannot be parsed, and TensorFlow's reason."""
-        where = self._reader.source.where
         for number, reason in unparsed.refused(self.parsed(self._records(indices))):
-            yield where(indices[number]), reason
+            yield f"{self._reader.source.where(indices[number])}: {reason}"
 
     def _find(self, indices: Sequence[int]) -> str:
         """Returns the first of these records that cannot be parsed, and the user's line."""

@@ -191,7 +191,8 @@ class _Share:
     def scan(self, parse_fn: ParseFn) -> Iterator[str]:
         """Yields what is wrong with each record that cannot be parsed, and with each damaged file."""
         for file in self.all_files:
-            yield from (f"{where}: {reason}" for where, reason in _unparsed(file, parse_fn))
+            parsed = _records_of(file).map(functools.partial(parsed_by, parse_fn))
+            yield from (f"{_place(file, number)}: {reason}" for number, reason in unparsed.refused(parsed))
             if (damage := record_files.damage(file.path)) is not None:
                 yield str(damage)
 
@@ -259,12 +260,6 @@ class _Share:
             deterministic=True,
         )
         return records.shard(self.plan.pipelines, self.plan.pipeline) if self.by == "examples" else records
-
-
-def _unparsed(file: RecordFile, parse_fn: ParseFn) -> Iterator[tuple[str, str]]:
-    """Yields the place of each record of a file that cannot be parsed, and TensorFlow's reason."""
-    for number, reason in unparsed.refused(_records_of(file).map(functools.partial(parsed_by, parse_fn))):
-        yield _place(file, number), reason
 
 
 def _records_of(file: RecordFile) -> tf.data.Dataset:
