@@ -10,7 +10,6 @@ from official_trainer.lazy import keras as keras2
 from official_trainer.lazy import tf
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint, load_program
 from official_trainer.tasks import metrics
-from tests.support.cases import cases
 from tests.support.programs import EXAMPLES, FEATURES, examples
 
 X = examples()[0]
@@ -56,21 +55,13 @@ def assert_alike(program, expected):
         np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
 
 
-FITS = {
-    "plain": {},
-    "weights of examples": {"sample_weight": WEIGHTS},
-    "split": {"validation_split": 0.3, "batch_size": 8},
-}
-
-
-@pytest.mark.parametrize("name", cases(list(FITS), "weights of examples"))
-def test_a_reward_trains_as_a_loss_of_the_other_sign(keras, name):
-    """K1: the same weights and the same `loss`; sample weights count alike."""
-    arguments = {"epochs": 2, "verbose": 0, "shuffle": False, **FITS[name]}
+def test_a_reward_trains_as_a_loss_of_the_other_sign(keras):
+    """K1: the same weights and the same `loss`, in a validation too; sample weights count alike."""
+    arguments = {"sample_weight": WEIGHTS, "validation_split": 0.3, "batch_size": 8, "epochs": 2, "shuffle": False}
     by_loss, by_reward = Program(build(keras)), rewarded(build(keras))
     by_loss.compile("sgd", loss="mse")
-    expected = by_loss.fit(X, Y, **arguments).history
-    history = by_reward.fit(X, Y, **arguments).history
+    expected = by_loss.fit(X, Y, verbose=0, **arguments).history
+    history = by_reward.fit(X, Y, verbose=0, **arguments).history
     assert_alike(by_reward.model, by_loss.model)
     for key, values in expected.items():
         assert history[key] == pytest.approx(values, rel=1e-5), key
@@ -102,50 +93,51 @@ def test_a_loss_and_a_reward_are_trained_together(keras):
     assert metrics.direction_of(None, [measured["reward"]], "reward", "reward") == "max"
 
 
-OF_OUTPUTS = {
-    "number": (2.0, 2.0, 2.0),
-    "list": ([1.0, 0.25], 1.0, 0.25),
-    "dict": ({"right": 0.25}, 1.0, 0.25),
-    "none": (None, 1.0, 1.0),
-}
+OF_OUTPUTS = [(2.0, 2.0, 2.0), ([1.0, 0.25], 1.0, 0.25), ({"right": 0.25}, 1.0, 0.25), (None, 1.0, 1.0)]
+"""Weights as a number, a list or a dict, and what they are for each of two outputs."""
 
 
-@pytest.mark.parametrize("as_dict", [False, True])
-@pytest.mark.parametrize("name", cases(list(OF_OUTPUTS), "dict"))
-def test_rewards_of_several_outputs(keras, name, as_dict):
+def test_rewards_of_several_outputs(keras):
     """K1: weights as a number, a list or a dict; each output's own reward is told without them."""
-    given, left, right = OF_OUTPUTS[name]
-    targets = {"left": Y, "right": 2 * Y} if as_dict else [Y, 2 * Y]
-    program, by_loss = rewarded(two(keras, as_dict), reward_weights=given), Program(two(keras, as_dict))
+    for as_dict in (False, True):
+        model = two(keras, as_dict)
+        outputs = model(X)
+        left, right = (np.asarray(outputs[key]) for key in (("left", "right") if as_dict else (0, 1)))
+        targets = {"left": Y, "right": 2 * Y} if as_dict else [Y, 2 * Y]
+        of_left, of_right = -np.mean((left - Y) ** 2), -np.mean((right - 2 * Y) ** 2)
+        for given, weight_of_left, weight_of_right in OF_OUTPUTS:
+            program = rewarded(model, reward_weights=given)
+            expected = weight_of_left * of_left + weight_of_right * of_right
+            assert float(program.compute_reward(X, targets, outputs)) == pytest.approx(expected, rel=1e-5), given
+    program, by_loss = rewarded(model, reward_weights={"right": 0.25}), Program(two(keras, as_dict=True))
     history = program.fit(X, targets, batch_size=EXAMPLES, verbose=0).history
     assert set(history) == {"loss", "left_reward", "right_reward"}
-    assert history["right_reward"] == pytest.approx([-np.mean((np.asarray(two(keras)(X)[1]) - 2 * Y) ** 2)], rel=1e-5)
-    losses = {"left": "mse", "right": "mse"} if as_dict else ["mse", "mse"]
-    by_loss.compile("sgd", losses, loss_weights={"left": left, "right": right} if as_dict else [left, right])
-    expected = by_loss.fit(X, targets, batch_size=EXAMPLES, verbose=0).history
-    assert history["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert history["right_reward"] == pytest.approx([of_right], rel=1e-5)
+    assert history["loss"] == pytest.approx([-of_left - 0.25 * of_right], rel=1e-5)
+    by_loss.compile("sgd", {"left": "mse", "right": "mse"}, loss_weights={"left": 1.0, "right": 0.25})
+    by_loss.train_on_batch(X, targets)
     assert_alike(program.model, by_loss.model)
 
 
-@pytest.mark.parametrize("reward", [[None, closeness], {"right": closeness}], ids=["list", "dict"])
-def test_an_output_may_have_a_loss_and_another_a_reward(keras, reward):
-    """K1"""
-    program = rewarded(two(keras), reward=reward, loss={"left": "mae"} if keras is keras2 else ["mae", None])
-    logs = program.evaluate(X, [Y, Y], verbose=0, return_dict=True)
-    assert "left_reward" not in logs
-    outputs = program.model(X)
-    expected = np.mean(abs(np.asarray(outputs[0]) - Y)) - logs["right_reward"]
+def test_an_output_may_have_a_loss_and_another_a_reward(keras):
+    """K1: a list with None, or a dict without the other output."""
+    for reward in ([None, closeness], {"right": closeness}):
+        program = rewarded(two(keras), reward=reward, loss={"left": "mae"} if keras is keras2 else ["mae", None])
+        outputs = program.model(X)
+        expected = np.mean(abs(np.asarray(outputs[0]) - Y)) + np.mean((np.asarray(outputs[1]) - Y) ** 2)
+        assert float(program.compute_loss(X, [Y, Y], outputs)) == pytest.approx(expected, rel=1e-5)
+    logs = program.test_on_batch(X, [Y, Y], return_dict=True)
     assert logs["loss"] == pytest.approx(expected, rel=1e-5)
+    assert "right_reward" in logs and "left_reward" not in logs
 
 
-@pytest.mark.parametrize("run_eagerly", cases([False, True], False))
-def test_a_crossentropy_of_probabilities_is_a_reward(keras, run_eagerly):
+def test_a_crossentropy_of_probabilities_is_a_reward(keras):
     """K1: Keras computes it of the logits that it finds behind the outputs, so the outputs have no gradient."""
     classes = (X[:, 0] > 0).astype(np.int32)
     crossentropy = keras.losses.sparse_categorical_crossentropy
     expected = build(keras, 2, "softmax")
-    expected.compile("sgd", crossentropy, run_eagerly=run_eagerly)
-    by_reward = rewarded(build(keras, 2, "softmax"), reward=lambda y, q: -crossentropy(y, q), run_eagerly=run_eagerly)
+    expected.compile("sgd", crossentropy)
+    by_reward = rewarded(build(keras, 2, "softmax"), reward=lambda y, q: -crossentropy(y, q))
     for program in (expected, by_reward):
         program.train_on_batch(X, classes)
     assert_alike(by_reward.model, expected)
@@ -169,21 +161,18 @@ def test_a_reward_beside_a_loss_of_the_model_itself(keras):
         np.testing.assert_allclose(value, other, **tolerance)
 
 
-@pytest.mark.parametrize("name", ["program.keras", "config"])
-def test_what_was_compiled_can_be_compiled_again(keras, tmp_path, name):
+def test_what_was_compiled_can_be_compiled_again(keras, tmp_path):
     """K1, K9: from a file of the whole program, or from its config: weights, rewards and what trains on."""
     program = rewarded(build(keras), optimizer="adam", loss="mae", reward_weights=0.5)
-    program.fit(X, Y, verbose=0)
-    if name == "config":
-        again = Program(build(keras))
-        again.compile_from_config(program.get_compile_config())
-        again.set_weights(program.get_weights())
-    else:
-        program.save(tmp_path / name)
-        again = load_program(tmp_path / name)
-    logs = again.evaluate(X, Y, verbose=0, return_dict=True)
-    assert logs == pytest.approx(program.evaluate(X, Y, verbose=0, return_dict=True), rel=1e-6)
-    assert {"loss", "reward"} <= set(logs)
+    program.train_on_batch(X, Y)
+    expected = program.test_on_batch(X, Y, return_dict=True)
+    assert {"loss", "reward"} <= set(expected)
+    of_config = Program(build(keras))
+    of_config.compile_from_config(program.get_compile_config())
+    of_config.set_weights(program.get_weights())
+    program.save(tmp_path / "program.keras")
+    for again in (of_config, load_program(tmp_path / "program.keras")):
+        assert again.test_on_batch(X, Y, return_dict=True) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_reward_that_is_not_registered_is_given(keras, tmp_path):
@@ -193,12 +182,12 @@ def test_a_reward_that_is_not_registered_is_given(keras, tmp_path):
         return -tf.reduce_mean(tf.abs(y_true - y_pred), axis=-1)
 
     program = rewarded(build(keras), reward=nearness)
-    program.train_on_batch(X, Y)
     program.save(tmp_path / "program.keras")
     with pytest.raises(ArgumentError, match=r"cannot be read: .*nearness.* or named in custom_objects$"):
         load_program(tmp_path / "program.keras")
     read = load_program(tmp_path / "program.keras", custom_objects={"nearness": nearness})
-    assert read.evaluate(X, Y, verbose=0) == pytest.approx(program.evaluate(X, Y, verbose=0), rel=1e-6)
+    outputs = np.asarray(program.model(X))
+    assert float(read.compute_reward(X, Y, outputs)) == pytest.approx(-np.mean(abs(outputs - Y)), rel=1e-5)
 
 
 def test_the_best_by_a_reward_is_the_highest(keras, tmp_path):
@@ -209,37 +198,37 @@ def test_the_best_by_a_reward_is_the_highest(keras, tmp_path):
     assert kept.kept[0].endswith("03")
 
 
-REFUSED = {
-    "a name": (
+REFUSED = [
+    (
         {"reward": "accuracy"},
         r"^reward='accuracy': a reward is a function of \(y_true, y_pred\) that returns",
     ),
-    "a number": ({"reward": 3}, r"^reward=3: a reward is a function of \(y_true, y_pred\) that returns a number"),
-    "outputs": (
+    ({"reward": 3}, r"^reward=3: a reward is a function of \(y_true, y_pred\) that returns a number"),
+    (
         {"reward": {"lefft": closeness}},
         r"^reward\['lefft'\]: the outputs are left, right; did you mean 'left",
     ),
-    "length": ({"reward": [closeness]}, r"^reward needs one entry for each of the 2 outputs \(left, right\)"),
-    "weights": (
+    ({"reward": [closeness]}, r"^reward needs one entry for each of the 2 outputs \(left, right\)"),
+    (
         {"reward": {"left": closeness}, "reward_weights": {"right": 1.0}},
         r"^reward_weights\['right'\]: the outputs with a reward are left",
     ),
-    "a weight": (
+    (
         {"reward_weights": "much"},
         r"^reward_weights: 'much' for the output 'left'; allowed: finite numbers$",
     ),
-    "no number": ({"reward_weights": float("nan")}, r"^reward_weights: nan for the output 'left'; allowed: finite"),
-    "no reward": ({"reward": None, "reward_weights": 2.0}, r"^reward_weights=2.0 has no effect without a reward; give"),
-    "metrics": ({"weighted_metrics": ["mse"]}, r"^weighted_metrics: beside rewards of several outputs, give a dict by"),
-}
+    ({"reward_weights": float("nan")}, r"^reward_weights: nan for the output 'left'; allowed: finite"),
+    ({"reward": None, "reward_weights": 2.0}, r"^reward_weights=2.0 has no effect without a reward; give"),
+    ({"weighted_metrics": ["mse"]}, r"^weighted_metrics: beside rewards of several outputs, give a dict by"),
+]
 
 
-@pytest.mark.parametrize("name", list(REFUSED))
-def test_what_does_not_fit_the_model_is_refused(keras, name):
+def test_what_does_not_fit_the_model_is_refused(keras):
     """K1: in `compile`."""
-    settings, message = REFUSED[name]
-    with pytest.raises(ArgumentError, match=message):
-        rewarded(two(keras), **settings)
+    model = two(keras)
+    for settings, message in REFUSED:
+        with pytest.raises(ArgumentError, match=message):
+            rewarded(model, **settings)
 
 
 def test_a_reward_that_trains_nothing_is_refused(keras):
