@@ -42,6 +42,22 @@ def batches(count, start=0):
     return tf.data.Dataset.from_tensor_slices((FEATURES[rows], LABELS[rows])).batch(10)
 
 
+@pytest.fixture(scope="module")
+def trainer_and_start(tmp_path_factory):
+    """Returns a trainer, which is traced once for many tests, and a checkpoint of its state before the first step."""
+    trainer = loop_of().trainer
+    trainer.checkpoint_state.before_save()
+    return trainer, trainer.checkpoint.write(str(tmp_path_factory.mktemp("start") / "ckpt"))
+
+
+@pytest.fixture
+def loop(trainer_and_start):
+    """Returns a loop in memory, whose trainer is where it was before its first step."""
+    trainer, start = trainer_and_start
+    trainer.checkpoint_state.after_restore(trainer.checkpoint_state.read_checkpoint(start, 0))
+    return Loop(trainer)
+
+
 @functools.cache  # a dataset is known by its identity
 def endless():
     return batches(10).repeat()
@@ -60,9 +76,9 @@ def steps_in(seen):
 # Hooks.
 
 
-def test_hooks_are_called_by_priority_and_then_in_the_order_they_were_added():
+def test_hooks_are_called_by_priority_and_then_in_the_order_they_were_added(loop):
     """G17, G1: negative priorities too; one name may stand for a start, a step and an end."""
-    loop, calls = loop_of(), []
+    calls = []
 
     def noting(what):
         return lambda loop, argument: calls.append((what, loop.state.step))
@@ -78,9 +94,9 @@ def test_hooks_are_called_by_priority_and_then_in_the_order_they_were_added():
     assert calls == [("start", 0), *((w, 1) for w in names), *((w, 2) for w in names), ("end", 2)]
 
 
-def test_a_hook_gets_the_dataset_at_the_start_and_then_the_metrics():
+def test_a_hook_gets_the_dataset_at_the_start_and_then_the_metrics(loop):
     """G17: those since the last summary, with the moving average, as floats; at the end those of the last step."""
-    loop, seen = loop_of(), {}
+    seen = {}
     loop.on_start("a", 0, lambda loop, dataset: seen.update(start=(loop, dataset)))
     loop.on_step("b", 0, lambda loop, metrics: seen.setdefault("steps", []).append(dict(metrics)))
     loop.on_end("c", 0, lambda loop, metrics: seen.update(end=dict(metrics)))
@@ -108,16 +124,15 @@ def test_hooks_are_due_at_exactly_their_steps(steps_per_loop):
     assert seen == {"every": [10, 20], "times": [7, 13, 20, 26], "growing": [5, 15], "ending": [20, 26]}
 
 
-def test_n_times_need_data_that_says_its_length():
+def test_n_times_need_data_that_says_its_length(loop):
     """G3, G17: the same steps in a second call."""
     unknown, seen = four(is_known=False), []
-    loop = loop_of()
     n_times_during_loop(loop, 2, "times", 0, steps_in(seen))
     with pytest.raises(
         LoopError, match=r"^n_times_during_loop needs the number of batches, which is unknown; give dat"
     ):
         loop.run_epochs(unknown, 1)
-    combined = loop_of()
+    combined = Loop(loop.trainer)
     combined.on_step("times", 0, steps_in([]), when=When(any=(When(n_times_of_process=2), When(at_end=True))))
     with pytest.raises(LoopError, match=r"^n_times_during_loop needs the number of batches"):
         combined.run_epochs(unknown, 1)
@@ -126,9 +141,9 @@ def test_n_times_need_data_that_says_its_length():
     assert seen == [2, 4, 6, 8]
 
 
-def test_calls_that_follow_each_other_continue_with_the_step():
+def test_calls_that_follow_each_other_continue_with_the_step(loop):
     """G17: `every_n_steps` counts from the beginning of training, `n_times_during_loop` from that of the call."""
-    loop, every, times, spans = loop_of(), [], [], []
+    every, times, spans = [], [], []
     every_n_steps(loop, 4, "every", 0, steps_in(every))
     n_times_during_loop(loop, 2, "times", 0, steps_in(times))
     loop.on_end("span", 0, lambda loop, _: spans.append((loop.state.start_step, loop.state.end_step, loop.state.step)))
@@ -167,9 +182,9 @@ def failing(loop, argument):
         ),
     ],
 )
-def test_an_error_names_the_hook(hook, fn, where):
+def test_an_error_names_the_hook(loop, hook, fn, where):
     """G17, G1: raised, or handed back; no hook after it is called, and no end."""
-    loop, calls = loop_of(), []
+    calls = []
     getattr(loop, hook)("plot", 0, fn)
     loop.on_end("end", 1, lambda loop, metrics: calls.append("end"))
     with pytest.raises(ActionError, match=f"action 'plot' failed in {where}"):
@@ -177,9 +192,8 @@ def test_an_error_names_the_hook(hook, fn, where):
     assert calls == ["end"] * (hook == "on_end"), "only other ends are still called"
 
 
-def test_a_hook_asks_to_stop():
+def test_a_hook_asks_to_stop(loop):
     """G17: by the request of an action; the next call goes on."""
-    loop = loop_of()
     loop.on_step("stop", 0, lambda loop, metrics: Stop(reason="enough") if loop.state.step == 3 else None)
     loop.run_steps(endless(), 10)
     assert (loop.state.step, loop.state.stop_reason) == (3, "enough")
@@ -201,9 +215,9 @@ def test_a_loss_that_is_not_finite_ends_the_call_before_the_hooks_see_the_state(
     assert seen == []
 
 
-def test_what_hooks_share_and_hand_back_goes_on_from_call_to_call():
+def test_what_hooks_share_and_hand_back_goes_on_from_call_to_call(loop):
     """G17, G7, B12: a place for what tools leave for each other, results by name, and how long steps took."""
-    loop, seen = loop_of(), []
+    seen = []
 
     def total(loop, metrics):
         return Result(value=loop.state.results.get("total", 0) + loop.state.shared["by"])
@@ -273,9 +287,9 @@ def test_another_dataset_begins_with_its_first_batch(enable_xla):
         np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_call_without_steps_does_nothing():
+def test_a_call_without_steps_does_nothing(loop):
     """G17: as in GoMLX; a hook of the start is not called."""
-    loop, seen = loop_of(), []
+    seen = []
     loop.on_start("start", 0, steps_in(seen))
     assert loop.run_steps(endless(), 0) == loop.run_steps(endless(), -1) == loop.run_epochs(endless(), 0) == {}
     assert seen == []
@@ -283,9 +297,8 @@ def test_a_call_without_steps_does_nothing():
     assert loop.state.step == 0
 
 
-def test_running_to_a_global_step():
+def test_running_to_a_global_step(loop):
     """G17, G6: the steps that are left, and none if there are none."""
-    loop = loop_of()
     loop.run_steps(endless(), 3)
     assert "batch_loss" in loop.run_to_global_step(endless(), 5)
     assert loop.state.step == 5
@@ -294,9 +307,9 @@ def test_running_to_a_global_step():
 
 
 @pytest.mark.parametrize(("is_known", "first_end"), cases([(True, 12), (False, None)], (False, None)))
-def test_epochs_end_where_the_data_does(is_known, first_end):
+def test_epochs_end_where_the_data_does(loop, is_known, first_end):
     """G17, G6: the last step is known from the first epoch on; each call begins with the first batch."""
-    loop, ends, dataset = loop_of(), [], four(is_known=is_known)
+    ends, dataset = [], four(is_known=is_known)
     loop.on_step("ends", 0, lambda loop, _: ends.append(loop.state.end_step))
     loop.run_epochs(dataset, 3)
     assert ends == [first_end] * 4 + [12] * 8
@@ -311,9 +324,9 @@ def test_epochs_end_where_the_data_does(is_known, first_end):
     assert_bitwise_equal(weights(loop.trainer), weights(expected))
 
 
-def test_a_hook_is_not_called_for_steps_of_an_earlier_call():
+def test_a_hook_is_not_called_for_steps_of_an_earlier_call(loop):
     """G17, G1: whether it was added after that call, or not reached in it because of an error."""
-    loop, seen = loop_of(), []
+    seen = []
     loop.run_steps(endless(), 3)
     loop.on_step("late", 0, steps_in(seen))
     loop.run_steps(endless(), 2)
@@ -327,9 +340,9 @@ def test_a_hook_is_not_called_for_steps_of_an_earlier_call():
 
 
 @pytest.mark.parametrize(("is_known", "expected"), [(True, [2.25, 2.5, 2.75, 3.0]), (False, [2.0, 2.0, 2.0, 2.0])])
-def test_the_epoch_is_the_passes_so_far(is_known, expected):
+def test_the_epoch_is_the_passes_so_far(loop, is_known, expected):
     """G17, G7: with the part of the one that is under way, where the length is known: from the first end on."""
-    loop, epochs = loop_of(), []
+    epochs = []
     loop.run_epochs(batches(3), 2)
     loop.on_step("epochs", 0, lambda loop, _: epochs.append(loop.state.epoch))
     loop.run_epochs(four(is_known=is_known), 3)
@@ -351,12 +364,12 @@ def test_epochs_of_the_tasks_own_data():
     assert loop.state.step == 8
 
 
-def test_data_that_ends_early_says_so():
+def test_data_that_ends_early_says_so(loop):
     """G17, G18, G6: as `trainer.on_data_end` says."""
     with pytest.raises(
         DataError, match=r"dataset: the training data ended at step 4; set trainer.on_data_end to repeat"
     ):
-        loop_of().run_steps(four(), 5)
+        loop.run_steps(four(), 5)
     stopping = loop_of(on_data_end="stop")
     stopping.run_steps(four(), 5)
     assert stopping.state.step == 4
@@ -365,10 +378,9 @@ def test_data_that_ends_early_says_so():
     assert again.state.step == 5
 
 
-def test_an_error_of_tensorflow_names_the_dataset():
+def test_an_error_of_tensorflow_names_the_dataset(loop):
     """G18: of a program that has several, in training and in an evaluation."""
     bad = four().map(lambda x, y: (tf.debugging.check_numerics(x / 0.0, "no features"), y))
-    loop = loop_of()
     calls = {"dataset": lambda: loop.run_steps(bad, 1), "bad": lambda: loop.trainer.evaluate_on(bad, name="bad")}
     for name, call in calls.items():
         with pytest.raises(tf.errors.InvalidArgumentError, match="no features") as caught:
@@ -411,9 +423,9 @@ class Sum:
         self.total = state.get("total", 0.0)
 
 
-def test_the_state_of_a_hook_goes_on_from_call_to_call_in_memory_too():
+def test_the_state_of_a_hook_goes_on_from_call_to_call_in_memory_too(loop):
     """G17: a hook that failed is called again, as after a restart; the others are not."""
-    loop, total, losses, failures = loop_of(), Sum(), [], [RuntimeError("once")]
+    total, losses, failures = Sum(), [], [RuntimeError("once")]
     loop.on_step("sum", 0, total)
     loop.on_step("losses", 0, lambda loop, metrics: losses.append(metrics["batch_loss"]))
     loop.on_step("fail", 1, lambda loop, metrics: failures.pop() if failures and loop.state.step == 3 else None)
@@ -433,34 +445,45 @@ def in_directory(model_dir, *, dies_at=None, **options):
     return loop, total
 
 
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Returns weights, metrics and the state of a hook after twelve steps, by strategy."""
+
+    @functools.cache
+    def of(strategy):
+        loop, total = in_directory(tmp_path_factory.mktemp("whole"), strategy=strategy)
+        metrics = loop.run_to_global_step(endless(), 12)
+        return weights(loop.trainer), metrics, total.total
+
+    return of
+
+
 @pytest.mark.parametrize(("strategy", "dies_at"), cases([(s, n) for s in STRATEGIES for n in (4, 7, 10)], ("off", 7)))
-def test_a_program_that_is_started_again_continues_with_the_same_bits(tmp_path, strategy, dies_at):
+def test_a_program_that_is_started_again_continues_with_the_same_bits(unbroken, tmp_path, strategy, dies_at):
     """G17, N1: weights, the position in the dataset, the state of hooks; the checkpoint is that of step 5."""
-    unbroken, expected = in_directory(tmp_path / "whole", strategy=strategy)
-    metrics = unbroken.run_to_global_step(endless(), 12)
-    broken, _ = in_directory(tmp_path / "broken", strategy=strategy, dies_at=dies_at)
+    broken, _ = in_directory(tmp_path, strategy=strategy, dies_at=dies_at)
     with pytest.raises(ActionError, match="'die'"):
         broken.run_to_global_step(endless(), 12)
-    again, total = in_directory(tmp_path / "broken", strategy=strategy)
-    assert again.run_to_global_step(endless(), 12) == metrics
-    assert total.total == expected.total
+    again, total = in_directory(tmp_path, strategy=strategy)
+    metrics = again.run_to_global_step(endless(), 12)
+    expected_weights, *expected = unbroken(strategy)
+    assert [metrics, total.total] == expected
     assert again.state.start_step == (dies_at - 1) // 5 * 5
-    assert_bitwise_equal(weights(again.trainer), weights(unbroken.trainer))
+    assert_bitwise_equal(weights(again.trainer), expected_weights)
 
 
-def test_a_signal_saves_and_the_program_goes_on_when_it_is_started_again(tmp_path):
+def test_a_signal_saves_and_the_program_goes_on_when_it_is_started_again(unbroken, tmp_path):
     """G17, N5: with a run directory; the error has the exit code of a run that was stopped."""
-    unbroken, expected = in_directory(tmp_path / "whole")
-    unbroken.run_to_global_step(endless(), 9)
-    stopped, _ = in_directory(tmp_path / "stopped")
+    stopped, _ = in_directory(tmp_path)
     stopped.on_step("kill", 0, lambda loop, _: os.kill(os.getpid(), signal.SIGTERM) if loop.state.step == 3 else None)
     with pytest.raises(PreemptedError, match=r"at step [34], which is saved; the same command continues") as caught:
-        stopped.run_to_global_step(endless(), 9)  # a thread of its own notices the signal, perhaps a step later
+        stopped.run_to_global_step(endless(), 12)  # a thread of its own notices the signal, perhaps a step later
     assert caught.value.exit_code == 143
-    again, total = in_directory(tmp_path / "stopped")
-    again.run_to_global_step(endless(), 9)
-    assert (again.state.start_step, total.total) == (stopped.state.step, expected.total)
-    assert_bitwise_equal(weights(again.trainer), weights(unbroken.trainer))
+    again, total = in_directory(tmp_path)
+    again.run_to_global_step(endless(), 12)
+    expected_weights, _, expected_total = unbroken("off")
+    assert (again.state.start_step, total.total) == (stopped.state.step, expected_total)
+    assert_bitwise_equal(weights(again.trainer), expected_weights)
 
 
 def test_a_run_directory_has_what_a_run_leaves(tmp_path):
@@ -479,16 +502,15 @@ def test_a_run_directory_has_what_a_run_leaves(tmp_path):
     assert [row["step"] for row in rows if row["split"] == "train"] == [6, 12]
 
 
-def test_hooks_ask_for_checkpoints_and_to_go_back(tmp_path):
+def test_hooks_ask_for_checkpoints_and_to_go_back(loop, tmp_path):
     """G17: as actions do; in memory there is nothing to go back to."""
-    loop = loop_of(str(tmp_path), checkpoint_interval=1000)
-    every_n_steps(loop, 3, "save", 100, lambda loop, metrics: Save())
-    loop.run_steps(endless(), 8)
+    saving = loop_of(str(tmp_path), checkpoint_interval=1000)
+    every_n_steps(saving, 3, "save", 100, lambda loop, metrics: Save())
+    saving.run_steps(endless(), 8)
     assert sorted(int(re.search(r"\d+", path.name)[0]) for path in tmp_path.glob("ckpt-*.index")) == [3, 6, 8]
-    diverging = loop_of()
-    diverging.on_step("back", 0, lambda loop, metrics: Rollback(reason="it diverges"))
+    loop.on_step("back", 0, lambda loop, metrics: Rollback(reason="it diverges"))
     with pytest.raises(NonFiniteError, match="it diverges; the last good checkpoint is none"):
-        diverging.run_steps(endless(), 2)
+        loop.run_steps(endless(), 2)
 
 
 # What is refused.
@@ -502,12 +524,12 @@ def test_a_run_directory_continues_in_one_dataset(tmp_path):
         loop.run_steps(four(), 1)
 
 
-def test_a_loop_says_what_it_cannot_train(monkeypatch):
+def test_a_loop_says_what_it_cannot_train(loop, monkeypatch):
     """G17: other processes, Model Garden's configs, actions that write, and what is no dataset."""
     with pytest.raises(DataError, match=r"dataset is a ndarray; give a tf.data.Dataset of batches"):
-        loop_of().run_steps(FEATURES, 1)
+        loop.run_steps(FEATURES, 1)
     with pytest.raises(DataError, match=r"dataset: .* this dataset repeats forever"):
-        loop_of().run_epochs(endless(), 1)
+        loop.run_epochs(endless(), 1)
     trainer = build(task_cls=Undropped)
     config = trainer.config
     trainer.use_config(config.replace(trainer=config.trainer.replace(actions=({"type": "early_stopping"},))))
