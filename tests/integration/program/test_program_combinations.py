@@ -35,16 +35,17 @@ def test_what_differs_is_on_the_page():
 
 def test_who_runs_out_of_data_is_told(caplog):
     """K2: as by Keras, and how much there should have been; nothing of an epoch that was to take all there is."""
+    program = lightly(Program(light()))
     with caplog.at_level(logging.WARNING):
-        lightly(Program(light())).fit(generated(7), steps_per_epoch=3, epochs=4, verbose=0)
+        program.fit(generated(7), steps_per_epoch=3, epochs=4, verbose=0)
         assert (
             "the input ran out of data at step 7 of 12, in epoch 3 of 4, and training ends; give steps" in caplog.text
         )
         caplog.clear()
-        lightly(Program(light())).fit(generated(7), verbose=0)
+        program.fit(generated(7), verbose=0)
         assert "ran out" not in caplog.text
-        lightly(Program(light())).fit(generated(7), epochs=2, verbose=0)
-        assert "ran out of data at step 7, in epoch 1 of 2, and training ends; give steps_per_epoch" in caplog.text
+        program.fit(generated(7), epochs=2, verbose=0)
+        assert "ran out of data at step 21, in epoch 1 of 2, and training ends; give steps_per_epoch" in caplog.text
 
 
 def test_a_batch_that_never_came_is_no_update():

@@ -137,18 +137,13 @@ def test_a_checkpoint_with_averages_is_loaded_without_them(tmp_path):
 
 
 def test_an_action_of_the_config_may_end_fit(tmp_path):
-    """K6: actions are called beside callbacks, which hear of the end."""
+    """K6: actions are called beside callbacks, which hear of the end; the record counts all examples."""
     stopping = EarlyStoppingConfig(monitor="loss", min_delta=100.0, patience=2)
     owner = program(str(tmp_path / "run"), trainer=TrainerConfig(actions=(stopping,)))
-    assert len(fit(owner, epochs=9)["val_loss"]) == 3
-    assert "has not improved" in json.loads((tmp_path / "run" / "run.json").read_text())["stopped_early"]
-
-
-def test_examples_are_counted_in_the_record(tmp_path):
-    """K6: those of a smaller last batch too."""
-    fit(program(str(tmp_path / "run")), epochs=2, validation_split=0, batch_size=10)
+    assert len(fit(owner, epochs=9, batch_size=10)["val_loss"]) == 3
     record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["time"]["total"]["examples"] == 2 * len(X)
+    assert "has not improved" in record["stopped_early"]
+    assert record["time"]["total"]["examples"] == 3 * 36  # with those of a smaller last batch
     assert record["time"]["attempts"][0]["examples_per_second"] > 0
 
 
@@ -212,11 +207,3 @@ def test_wrong_values_are_refused(tmp_path):
     owner = program(str(tmp_path), trainer=TrainerConfig(keep_checkpoint_every_n_steps=5))
     with pytest.raises(ConfigError, match="not a multiple of checkpoint_interval=3"):
         fit(owner)
-
-
-def test_batches_that_micro_batches_cannot_share_are_refused():
-    """G14: by the engine, with the number that does not divide."""
-    owner = program(trainer=TrainerConfig(gradient_accumulation_steps=4))
-    said = "does not divide into 4 micro-batches of one size"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
-        fit(owner, batch_size=9, validation_split=0)

@@ -13,6 +13,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.program import ArgumentError, Program
 from tests.support import fits
+from tests.support.cases import cases
 from tests.support.fits import KERASES, X, Y, light
 from tests.support.programs import EXAMPLES, FEATURES
 
@@ -206,8 +207,12 @@ OF_3 = {
     "no epoch": fitted(parts_of, epochs=0),
 }
 
-CASES = [(name, run, which) for name, run in OF_BOTH.items() for which in KERASES]
-CASES += [(name, run, "3") for name, run in OF_3.items()]
+CASES = [(name, which) for name in OF_BOTH for which in KERASES] + [(name, "3") for name in OF_3]
+IN_SHORT = [
+    *[(name, "2") for name in ("hooks", "hooks, stopped in an epoch", "compile of the model", "a rest, evaluated")],
+    *[(name, "3") for name in ("hooks, some steps of a validation", "compile of the model, not built", "no end")],
+    *[(name, "3") for name in ("num_batches and another length", "order of results", "weights of batches", "no epoch")],
+]
 
 
 def assert_equal(found, expected):
@@ -223,27 +228,26 @@ def assert_equal(found, expected):
 
 
 @pytest.mark.filterwarnings("ignore")  # Keras and a Program say what ends early
-@pytest.mark.parametrize(("name", "run", "which"), CASES, ids=[f"{name}-{which}" for name, _, which in CASES])
-def test_all_that_is_shown_is_that_of_keras(name, run, which):
+@pytest.mark.parametrize(("name", "which"), cases(CASES, *IN_SHORT))
+def test_all_that_is_shown_is_that_of_keras(name, which):
     """N38: calls of hooks of data and of callbacks in one order, histories, results, predictions, weights."""
+    run = {**OF_BOTH, **OF_3}[name]
     expected, found = (run(KERASES[which], owner) for owner in (lambda model: model, Program))
     assert_equal(found, expected)
 
 
 TWO_REPLICAS = RuntimeConfig(distribution_strategy="mirrored", num_gpus=0, num_logical_cpus=2)
-READ_AHEAD = {"alone": ({}, {}), "two replicas": ({"runtime": TWO_REPLICAS}, {}), "XLA": ({}, {"jit_compile": True})}
 
 
-@pytest.mark.parametrize("name", ["two replicas", "XLA"])
-def test_no_batch_is_read_before_its_hooks(name):
-    """N38: also where batches are read ahead; the numbers are those of one device."""
-    histories = []
-    for each in ("alone", name):
-        sections, settings = READ_AHEAD[each]
+def test_no_batch_is_read_before_its_hooks():
+    """N38: also where batches are read ahead, for replicas and for XLA; the numbers are those of one device."""
+    expected = None
+    for sections, settings in (({}, {}), ({"runtime": TWO_REPLICAS}, {}), ({}, {"jit_compile": True})):
         program = fits.compiled(keras3, Program(lambda: light(keras3), **sections), **settings)
-        histories.append(program.fit(parts_of(keras3, []), epochs=4, shuffle=False, verbose=0).history)
-    for metric, values in histories[0].items():
-        assert histories[1][metric] == pytest.approx(values, rel=1e-5), metric
+        history = program.fit(parts_of(keras3, []), epochs=4, shuffle=False, verbose=0).history
+        expected = expected or history
+        for metric, values in expected.items():
+            assert history[metric] == pytest.approx(values, rel=1e-5), metric
 
 
 @pytest.mark.parametrize("which", KERASES)

@@ -16,7 +16,7 @@ from official_trainer.lazy import keras as keras2
 from official_trainer.lazy import tf
 from official_trainer.program import Program, ProgramCheckpoint, load_program
 from official_trainer.program.data import ArgumentError
-from tests.support.fits import KERASES, X, Y, compiled, deep, dense, light, of, own_results
+from tests.support.fits import KERASES, X, Y, compiled, deep, dense, light, of
 
 
 def trained(model_dir=None, *, epochs=3, callbacks=()):
@@ -133,27 +133,6 @@ def test_several_replicas_are_told_of_as_one():
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         assert found[name] == pytest.approx(values, rel=1e-6), name
-
-
-class Doubled(Program):
-    """Overrides what steps compute."""
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
-        return 2 * super().compute_loss(x, y, y_pred, sample_weight)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": keras3.ops.max(y_pred)}
-
-
-def test_steps_call_what_a_subclass_overrides():
-    """N38, K8: as they call what a model overrides."""
-    found = [
-        compiled(keras3, owner(make(keras3))).fit(X, Y, shuffle=False, verbose=0).history
-        for owner, make in ((Doubled, deep), (lambda model: model, own_results))
-    ]
-    assert found[0].keys() == found[1].keys()
-    for name, values in found[0].items():
-        assert found[1][name] == pytest.approx(values, rel=1e-6), name
 
 
 def test_callbacks_write_what_they_write_in_keras_3(tmp_path):
