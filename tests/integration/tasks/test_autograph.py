@@ -8,6 +8,7 @@ from official_trainer.inputs import from_arrays
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from tests.support import toy
+from tests.support.cases import full
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ class BranchingTrainer(Trainer):
         return (features, labels), logs
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored1"])
+@pytest.mark.parametrize("strategy", [full("off"), "mirrored1"])
 def test_users_may_branch_on_tensors_in_all_that_they_define(strategy):
     """T3, T4: steps, losses and what a Trainer of one's own reads; in the threads of replicas too."""
     numbers = []
@@ -84,10 +85,11 @@ def test_users_may_branch_on_tensors_in_all_that_they_define(strategy):
 @pytest.mark.parametrize(
     ("task_cls", "strategy", "fields"),
     [
-        (toy.ToyTask, "off", {}),
         (InBlocks, "off", {}),
-        (toy.ToyTask, "mirrored2", {}),
-        (toy.ToyTask, "off", {"gradient_accumulation_steps": 2}),
+        (toy.ToyTask, "mirrored2", {"gradient_accumulation_steps": 5}),
+        full((toy.ToyTask, "off", {})),
+        full((toy.ToyTask, "mirrored2", {})),
+        full((toy.ToyTask, "off", {"gradient_accumulation_steps": 2})),
     ],
 )
 def test_no_function_of_the_engine_is_rewritten(rewritten, task_cls, strategy, fields):

@@ -10,6 +10,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.inputs.context import BatchesError
 from official_trainer.lazy import keras
 from tests.support import toy
+from tests.support.cases import full
 
 LENGTHS = np.random.RandomState(1).randint(1, 7, [24, 1])
 TOKENS = np.random.RandomState(0).randint(1, 8, [24, 6]) * (np.arange(6) < LENGTHS)  # 0 is padding
@@ -41,13 +42,6 @@ class Tagging(toy.ToyTask):
         metrics[0].update_state(labels["tokens"], model_outputs, sample_weight=labels["tokens"] != 0)
 
 
-class OfClass(Tagging):
-    """Its loss is a class, which takes the mask of the embedding: one mean over the tokens of a replica's batch."""
-
-    def build_losses(self, labels, model_outputs, aux_losses=None):
-        return self.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels["tokens"], model_outputs)
-
-
 class OfExample(Tagging):
     """Has a value for each example, from its own tokens, times its weight, as in the guide."""
 
@@ -66,18 +60,12 @@ def numbers(task_cls, of_keras, strategy):
     return [float(each[name]) for each in logs for name in sorted(each) if name.endswith("loss")]
 
 
-@pytest.mark.parametrize("of_keras", [keras, keras3])
+@pytest.mark.parametrize("of_keras", [full(keras), keras3])
 def test_a_mask_and_weights_count_alike_on_any_number_of_replicas(of_keras):
     """T2: if the loss has a value for each example; `token_loss` is the mean over all tokens."""
     np.testing.assert_allclose(
         numbers(OfExample, of_keras, "mirrored2"), numbers(OfExample, of_keras, "off"), rtol=1e-6
     )
-
-
-def test_a_loss_class_takes_the_mask_of_each_replica_alone():
-    """T2: so its numbers depend on how many there are, which is why the guide has another way."""
-    one, two = numbers(OfClass, keras3, "off")[-1], numbers(OfClass, keras3, "mirrored2")[-1]  # validation_loss
-    assert one == pytest.approx(two, rel=1e-2) and one != pytest.approx(two, rel=1e-5)
 
 
 class OfThree(Tagging):

@@ -5,7 +5,7 @@ import pytest
 
 from official_trainer.lazy import keras
 from official_trainer.tasks import MovingAverage
-from tests.support.cases import cases, full
+from tests.support.cases import cases
 from tests.support.toy import STRATEGIES, ToyTask, build, experiment
 
 
@@ -35,13 +35,6 @@ def test_the_moving_average_of_a_metric_goes_on_from_summary_to_summary(strategy
     expected = np.average(values, weights=[0.9**age for age in range(5, -1, -1)])
     assert float(logs["smoothed_accuracy"]) == pytest.approx(expected, rel=1e-5)
     assert float(logs["accuracy"]) == pytest.approx(np.mean(values[-summaries[-1] :]), rel=1e-5)
-
-
-@pytest.mark.parametrize("options", [full({"enable_xla": True}), {"gradient_accumulation_steps": 5}])
-def test_it_can_be_compiled_and_accumulated(options):
-    """G19: with micro-batches, each of them is a batch."""
-    trainer = build(experiment(**options), task_cls=Smoothed)
-    assert 0 <= float(trainer.train(4)["smoothed_accuracy"]) <= 1
 
 
 def test_a_weight_out_of_range_is_refused():

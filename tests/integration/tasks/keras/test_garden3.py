@@ -48,7 +48,7 @@ def small_schedules(examples):
     return test
 
 
-@pytest.mark.parametrize("examples", cases([15, 300], 15))
+@pytest.mark.parametrize("examples", cases([6, 300], 6))
 def test_small_schedules_have_the_same_bits(examples):
     """N37: of each type, with each warm-up, at each step from 0 to beyond the end."""
     small_schedules(examples)()
@@ -164,7 +164,7 @@ def test_patterns_are_saved_and_loaded_by_keras():
 
 
 def test_schedules_and_patterns_count_on_two_replicas():
-    """N37: with half of each gradient on each replica, and with XLA on one device, as without either."""
+    """N37: with half of each gradient on each replica, as on one."""
     rate = opt.LrConfig(type="cosine", cosine=opt.CosineLrConfig(initial_learning_rate=0.1, decay_steps=9))
     config = opt.AdamWeightDecayConfig(
         weight_decay_rate=0.3, gradient_clip_norm=0, exclude_from_weight_decay=("dense",)
@@ -187,9 +187,3 @@ def test_schedules_and_patterns_count_on_two_replicas():
     for number in range(3):
         step(tf.constant(START * 0.01 * (number + 1)))
     np.testing.assert_allclose([weight.numpy() for weight in weights], alone, rtol=1e-6)
-    compiled, weights = optimizers3.build_optimizer(section), keras_3_weights()
-    compiled.build(weights)
-    run = tf.function(lambda each: compiled.apply(tf.unstack(each)), jit_compile=True)
-    for number in range(3):
-        run(tf.constant(START * 0.01 * (number + 1)))
-    np.testing.assert_allclose([weight.numpy() for weight in weights], alone, rtol=1e-5)

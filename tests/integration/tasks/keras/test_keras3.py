@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer.lazy import keras as keras2
-from official_trainer.tasks import Task, variables
+from official_trainer.tasks import Task
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.contract import ContractError, model_of, other_keras
 from official_trainer.tasks.keras import keras3
@@ -21,18 +21,6 @@ def build():
     x = keras.layers.Dropout(0.5)(x)
     x = keras.layers.Dense(3, name="block_7")(x)
     return keras.Model(inputs, inner(keras.layers.Dense(3)(x)))
-
-
-NAMES = ["dense/kernel", "dense/bias", "block_7/kernel", "block_7/bias", "dense_1/kernel", "dense_1/bias"]
-
-
-def test_names_count_within_a_model_and_those_of_the_user_stay():
-    """N40: whatever was built before in the process."""
-    first, second = variables.flatten(build()), variables.flatten(build())
-    assert [*first] == [*second]
-    assert [*first][:6] == NAMES
-    assert len(first) == 8
-    assert all(isinstance(value, tf.Variable) for value in first.values())
 
 
 def test_a_checkpoint_holds_values_by_name(tmp_path):

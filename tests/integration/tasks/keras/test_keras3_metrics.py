@@ -13,6 +13,7 @@ from official_trainer.tasks import MovingAverage, Task
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.metrics import TaskMetrics
 from tests.support import toy
+from tests.support.cases import full
 
 CLASSES = 3
 NUM_EXAMPLES = 22
@@ -65,9 +66,13 @@ def _arguments(name):
     }.get(name, {})
 
 
-def every_metric():
-    """Returns an object of each class of `keras.metrics`, and others that create variables at first use."""
-    names = [name for name in dir(keras.metrics) if name[0].isupper() and name != "Metric"]
+EVERY = [name for name in dir(keras.metrics) if name[0].isupper() and name != "Metric"]
+ONE_OF_A_SORT = ["AUC", "F1Score", "KLDivergence", "MeanIoU", "R2Score", "SparseCategoricalAccuracy", "Sum"]
+"""Means, sums, matrices, thresholds, and those that create their variables at first use."""
+
+
+def metrics_of(names):
+    """Returns an object of each of these classes of `keras.metrics`, and others, with variables made at first use."""
     made = [getattr(keras.metrics, name)(name=name.lower(), **_arguments(name)) for name in names]
     made += [keras.metrics.AUC(multi_label=True, name="auc_of_labels"), Counted(), Late(name="late")]
     return [*made, MovingAverage(keras.metrics.F1Score(average="micro"), weight=0.5, name="smoothed")]
@@ -89,6 +94,8 @@ def update(metrics, labels, outputs):
 class EveryTask(Task):
     """Measures with every metric; its weights do not change."""
 
+    names = EVERY
+
     def build_model(self):
         keras.utils.set_random_seed(0)
         features = keras.Input([4])
@@ -101,7 +108,7 @@ class EveryTask(Task):
         return keras.losses.categorical_crossentropy(labels, model_outputs)
 
     def build_metrics(self, training=True):
-        return every_metric()
+        return metrics_of(self.names)
 
     def process_metrics(self, metrics, labels, model_outputs):
         update(metrics, labels, model_outputs)
@@ -118,18 +125,26 @@ def flat(logs):
     return {name: np.asarray(value) for name, value in found.items()}
 
 
-def alone():
+class SomeTask(EveryTask):
+    """Measures with one metric of a sort."""
+
+    names = ONE_OF_A_SORT
+
+
+def alone(names):
     """Returns what the metrics give by themselves, without the one that smooths, which depends on replicas."""
-    metrics = every_metric()
+    metrics = metrics_of(names)
     update(metrics, LABELS, EveryTask(None).build_model()(FEATURES))
     return flat({metric.name: metric.result() for metric in metrics if metric.name != "smoothed"})
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-def test_every_metric_of_keras_3_gives_what_it_gives_by_itself(strategy):
+@pytest.mark.parametrize(
+    ("task", "strategy"), [(SomeTask, "mirrored2"), full((EveryTask, "off")), full((EveryTask, "mirrored2"))]
+)
+def test_every_metric_of_keras_3_gives_what_it_gives_by_itself(task, strategy):
     """N37: in rows of training, which reset it, and in evaluations, whose last batch is smaller."""
-    trainer = toy.build(toy.experiment(batch=NUM_EXAMPLES, eval_batch=8), EveryTask, strategy)
-    expected = alone()
+    trainer = toy.build(toy.experiment(batch=NUM_EXAMPLES, eval_batch=8), task, strategy)
+    expected = alone(task.names)
     for logs in (trainer.train(1), trainer.train(1), trainer.evaluate(-1)):
         found = flat(logs)
         for name, value in expected.items():
@@ -154,8 +169,10 @@ class Keras3Task(EveryTask):
         return [keras.metrics.R2Score(name="fit")]
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-@pytest.mark.parametrize("task", [Keras2Task, Keras3Task])
+@pytest.mark.parametrize(
+    ("task", "strategy"),
+    [(Keras2Task, "off"), (Keras3Task, "mirrored2"), full((Keras2Task, "mirrored2")), full((Keras3Task, "off"))],
+)
 def test_a_checkpoint_holds_what_metrics_create_at_first_use(task, strategy, tmp_path):
     """N52: what was measured since the last row goes on after a restart."""
     make = functools.partial(toy.build, toy.experiment(batch=10, eval_batch=10), task, strategy)

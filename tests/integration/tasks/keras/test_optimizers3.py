@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official_trainer.config import ConfigError, OptimizationConfig, RuntimeConfig, opt
+from official_trainer.config import RuntimeConfig, opt
 from official_trainer.config import optimization as spelled
 from official_trainer.tasks.keras.optimizers3 import build_optimizer
 
@@ -154,24 +154,3 @@ def test_an_optimizer_is_saved_with_its_model(tmp_path):
         each.fit(*data, epochs=2, verbose=0)
     for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-@pytest.mark.parametrize("kind", CLASSES)
-def test_it_trains_as_keras_3_trains(kind):
-    """N37: the same weights as with the class of Keras 3, given the same numbers by hand."""
-    name = {"rmsprop": "RMSprop"}.get(kind, CLASSES[kind].__name__)
-    garden_defaults = {"adamw": {"weight_decay": 0.0, "global_clipnorm": 1.0}}
-    by_hand = getattr(keras.optimizers, name)(0.1, **garden_defaults.get(kind, {}))
-    found = []
-    for optimizer in (build_optimizer(getattr(opt, kind)(0.1)), by_hand):
-        weight = keras.Variable([1.0, 2.0])
-        for number in range(3):
-            optimizer.apply_gradients([(tf.constant([0.5, -0.25]) * (number + 1), weight)])
-        found.append(weight.numpy())
-    np.testing.assert_array_equal(*found)
-
-
-def test_a_section_without_a_type_is_refused():
-    """N37"""
-    with pytest.raises(ConfigError, match=r"optimizer.type: is not set"):
-        build_optimizer(OptimizationConfig())

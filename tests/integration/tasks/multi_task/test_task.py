@@ -310,65 +310,55 @@ def problems_of(config, *sets):
     return str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            (POINTS, POINTS),
-            r"task_routines\[1\].task_name: 'points' is the name of task_routines\[0\] too; give one an",
-        ),
-        ((POINTS.replace(task_name=""),), r"task_routines\[0\].task_name: is not set; name the task"),
-        ((POINTS.replace(task_name="a|b"),), r"task_routines\[0\].task_name: 'a\|b' contains '\|' or '/'"),
-        ((POINTS.replace(task_weight=0.0),), r"task_routines\[0\].task_weight: must be greater than 0, got 0.0"),
-        ((POINTS.replace(task_weight=-1.0),), r"task_routines\[0\].task_weight: must be greater than 0, got -1.0"),
-        ((POINTS.replace(eval_steps=0),), r"task_routines\[0\].eval_steps: must be -1 \(all data\) or at least 1"),
-    ],
-)
-def test_routines_that_cannot_be(changes, said):
-    """T21, N7: refused before anything is built, with the place."""
-    assert re.search(said, problems_of(several_tasks.experiment(*changes)))
+BAD_ROUTINES = [
+    (
+        (POINTS, POINTS),
+        r"task_routines\[1\].task_name: 'points' is the name of task_routines\[0\] too; give one an",
+    ),
+    ((POINTS.replace(task_name=""),), r"task_routines\[0\].task_name: is not set; name the task"),
+    ((POINTS.replace(task_name="a|b"),), r"task_routines\[0\].task_name: 'a\|b' contains '\|' or '/'"),
+    ((POINTS.replace(task_weight=0.0),), r"task_routines\[0\].task_weight: must be greater than 0, got 0.0"),
+    ((POINTS.replace(task_weight=-1.0),), r"task_routines\[0\].task_weight: must be greater than 0, got -1.0"),
+    ((POINTS.replace(eval_steps=0),), r"task_routines\[0\].eval_steps: must be -1 \(all data\) or at least 1"),
+]
+BAD_SETTINGS = [
+    (["task.task_routines=[]"], r"task.task_routines: names no task; add at least one TaskRoutine"),
+    (["trainer.trainer_type=both"], r"trainer.trainer_type: .*'both'.*"),
+    (["trainer.task_sampler=proportion"], r"trainer.task_sampler.type: .*did you mean 'proportional'"),
+    (["trainer.task_sampler.type=null"], r"task_sampler.type: is not set, and trainer_type=interleaving needs one"),
+    (
+        ["trainer.trainer_type=joint", "trainer.task_sampler=uniform"],
+        r"trainer.task_sampler: has no effect with trainer_type=joint",
+    ),
+    (
+        ["trainer.task_sampler=annealing", "trainer.task_sampler.annealing.total_steps=5"],
+        r"annealing.total_steps: must be more than steps_per_epoch=5: there is one epoch only",
+    ),
+    (["trainer.train_steps=0", "trainer.train_epochs=2"], r"trainer.train_epochs: is undefined for several tasks"),
+    (["runtime.distribution_strategy=tpu"], r"trainer_type: interleaving has batches of several shapes.*joint"),
+    (
+        [
+            "task.task_routines[1].task_config.train_data.enable_tf_data_service=true",
+            "task.task_routines[1].task_config.train_data.tf_data_service_address=grpc://x:1",
+        ],
+        r"task_routines\[1\].task_config.train_data.enable_tf_data_service: batches of several tasks do not come",
+    ),
+    (
+        [
+            "task.task_routines[0].task_config.train_data.drop_remainder=false",
+            "trainer.gradient_accumulation_steps=2",
+        ],
+        r"task_routines\[0\].task_config.train_data.drop_remainder: trainer.gradient_accumulation_steps needs",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("sets", "said"),
-    [
-        (["task.task_routines=[]"], r"task.task_routines: names no task; add at least one TaskRoutine"),
-        (["trainer.trainer_type=both"], r"trainer.trainer_type: .*'both'.*"),
-        (["trainer.task_sampler=proportion"], r"trainer.task_sampler.type: .*did you mean 'proportional'"),
-        (["trainer.task_sampler.type=null"], r"task_sampler.type: is not set, and trainer_type=interleaving needs one"),
-        (
-            ["trainer.trainer_type=joint", "trainer.task_sampler=uniform"],
-            r"trainer.task_sampler: has no effect with trainer_type=joint",
-        ),
-        (
-            ["trainer.task_sampler=annealing", "trainer.task_sampler.annealing.total_steps=5"],
-            r"annealing.total_steps: must be more than steps_per_epoch=5: there is one epoch only",
-        ),
-        (["trainer.train_steps=0", "trainer.train_epochs=2"], r"trainer.train_epochs: is undefined for several tasks"),
-        (["runtime.distribution_strategy=tpu"], r"trainer_type: interleaving has batches of several shapes.*joint"),
-        (
-            [
-                "task.task_routines[1].task_config.train_data.enable_tf_data_service=true",
-                "task.task_routines[1].task_config.train_data.tf_data_service_address=grpc://x:1",
-            ],
-            r"task_routines\[1\].task_config.train_data.enable_tf_data_service: batches of several tasks do not come",
-        ),
-        (
-            [
-                "task.task_routines[0].task_config.train_data.drop_remainder=false",
-                "trainer.gradient_accumulation_steps=2",
-            ],
-            r"task_routines\[0\].task_config.train_data.drop_remainder: trainer.gradient_accumulation_steps needs",
-        ),
-    ],
-)
-def test_settings_that_cannot_be(sets, said):
-    """T21, N7: what goes with several tasks, and what does not."""
-    assert re.search(said, problems_of(several_tasks.experiment(), *sets))
-
-
-def test_eval_tasks_with_one_name_are_refused():
-    """T21: two validation sets cannot have one name."""
+def test_what_does_not_go_with_several_tasks_is_refused():
+    """T21, N7: before anything is built, with the place: routines, settings, and two validation sets of one name."""
+    for routines, said in BAD_ROUTINES:
+        assert re.search(said, problems_of(several_tasks.experiment(*routines)))
+    for sets, said in BAD_SETTINGS:
+        assert re.search(said, problems_of(several_tasks.experiment(), *sets))
     said = r"eval_tasks\[1\].task_name: 'points' is the name of eval_tasks\[0\] too; give one another name"
     assert re.search(said, problems_of(eval_config(POINTS, POINTS)))
 
