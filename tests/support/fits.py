@@ -497,13 +497,14 @@ SETTINGS = {
 COMBINATIONS = {**DATA, **ARGUMENTS, **CALLBACKS, **MODELS, **SETTINGS}
 CASES = [(name, which) for name, fit in COMBINATIONS.items() for which in fit.kerases]
 IN_SHORT = [
-    *[(name, "2") for name in ("first epoch and frequency", "one batch at a time before", "steps of the model")],
-    *[(name, "3") for name in ("inputs by name, outputs too", "weighted metrics", "EarlyStopping")],
+    ("first epoch and frequency", "2"),
+    *[(name, "3") for name in ("weighted metrics", "EarlyStopping")],
 ]
-"""Those of each test run: data of both kinds, weights, epochs with and without validation, a model's own steps."""
+"""Those of each test run: data of both kinds, weights, epochs with and without validation."""
 IN_SYSTEM = [
     *[(name, "2") for name in ("dataset that ends in an epoch", "weights of examples", "TerminateOnNaN")],
-    ("steps of the model", "3"),
+    *[(name, "2") for name in ("one batch at a time before", "steps of the model")],
+    *[(name, "3") for name in ("inputs by name, outputs too", "steps of the model")],
 ]
 """Those that run with whole processes, because each takes two seconds."""
 
