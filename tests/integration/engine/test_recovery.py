@@ -15,6 +15,7 @@ from official_trainer.runs import run
 from official_trainer.tasks import registry
 from tests.support import toy
 from tests.support.engine_recovery import BAD_STEP, HALVED, BadBatchTask, assert_batch_is_found, choose_batches, do
+from tests.support.runs import differences, values
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +112,16 @@ def test_a_batch_that_is_finite_is_not_blamed(model_dir, stream):
     with pytest.raises(NonFiniteError, match=said) as raised:
         do(model_dir, "trainer.checkpoint_interval=50", rate)
     assert "features" not in str(raised.value)
+
+
+def test_leaving_out_the_batch_ends_as_if_it_had_never_been_there(model_dir, tmp_path, stream):
+    """T12, N2: `skip_batch`: the same bits as a run whose data lacks the batch, though it went back on the way."""
+    do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean")
+    position = "training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"
+    assert values(model_dir, 60)[position] == 1
+    assert [d for d in differences(model_dir, tmp_path / "clean") if d != position] == []
 
 
 def test_weights_that_are_not_finite_are_never_saved(model_dir, stream, monkeypatch):
