@@ -170,13 +170,13 @@ class OneOf(Config):
     type: str | None = None
 
     def get(self) -> Any:
-        """Returns the selected sub-section, or None when `type` is None."""
-        return None if self.type is None else getattr(self, self.type)
+        """Returns the selected sub-section, or None when `type` is None, or empty as in defaults of Model Garden."""
+        return getattr(self, self.type) if self.type else None
 
     def written_items(self) -> Iterator[tuple[str, Any]]:
         """Yields the type, and the sub-section that it selects."""
         yield "type", self.type
-        if self.type is not None:
+        if self.type:
             yield self.type, self.get()
 
 
