@@ -229,7 +229,7 @@ class Attempt:
 
     def _read_signals(self) -> None:
         was_asked, was_insisted = self._signals.asked is not None, self._signals.insisted
-        self._signals.take()
+        self._signals.read()
         asked = self._signals.asked
         if self._signals.insisted and not was_insisted:
             self._printer.say("a second signal: killing the processes that still run")

@@ -6,14 +6,15 @@ Owns: what was asked while a job lasts. Does not own: the handlers (`stopping.py
 
 from __future__ import annotations
 
+import select
 import signal
 import time
 
 from official_trainer.stopping import SignalPipe
 
 
-class Signals(SignalPipe):
-    """Signals that came before the end of its `with` block.
+class Signals:
+    """Signals that came inside its `with` block.
 
     Attributes:
       asked: the name of the first signal; None before it.
@@ -21,25 +22,30 @@ class Signals(SignalPipe):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.asked: str | None = None
         self.insisted = False
 
     def __enter__(self) -> Signals:
+        self._pipe = SignalPipe()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.close()
+        self._pipe.close()
 
-    def take(self, seconds: float = 0.0) -> None:
-        """Takes the signals that came since the last call; waits for one for at most `seconds`."""
-        for number in self.read(seconds):
+    def fileno(self) -> int:
+        """Returns the descriptor to wait for before `read`."""
+        return self._pipe.fileno()
+
+    def read(self) -> None:
+        """Takes the signals that came since the last call."""
+        for number in self._pipe.read():
             self.asked = self.asked or signal.Signals(number).name
-            self.insisted = self.insists(number) or self.insisted
+            self.insisted = self._pipe.insists(number) or self.insisted
 
     def wait(self, seconds: float) -> bool:
         """Waits that long, or until a signal asks the launcher to stop; returns whether one has."""
         end = time.monotonic() + seconds
         while self.asked is None and (left := end - time.monotonic()) > 0:
-            self.take(left)
+            select.select([self], [], [], left)
+            self.read()
         return self.asked is not None
