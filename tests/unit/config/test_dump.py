@@ -121,6 +121,7 @@ def test_only_the_selected_branch_is_written():
     plain = yaml.safe_load(dump(config))["trainer"]["optimizer_config"]
     assert set(plain["optimizer"]) == {"type", "adam"}
     assert plain["warmup"] == {"type": None}
+    assert OptimizerConfig(type="").as_dict() == {"type": ""}  # a default of Model Garden
     assert resolve(config, params_overrides=[dump(config)]).config == resolve(config).config
 
 
