@@ -31,11 +31,13 @@ CORE = {
 SATELLITES = {"formats", "launch", "program", "reports", "sources", "sweeps"}
 
 MAX_LINES = {
-    **{"formats": 1000, "launch": 2450, "program": 4450, "reports": 2000, "sources": 1250, "sweeps": 2200},
-    **{"tasks": 7250, "runs": 5600, "engine": 5450, "config": 5900, "inputs": 3450, "cli": 3100, "tracking": 3050},
-    **{"actions": 2300, "checkpoints": 2400, "distributed": 2000, "garden": 1550, "processes": 1050},
+    **{"formats": 1000, "launch": 2420, "program": 4450, "reports": 2000, "sources": 1250, "sweeps": 2100},
+    **{"tasks": 7250, "runs": 5550, "engine": 5400, "config": 5900, "inputs": 3450, "cli": 3050, "tracking": 3050},
+    **{"actions": 2200, "checkpoints": 2360, "distributed": 2000, "garden": 1550, "processes": 1000},
 }
 """The most lines of a package, `.py` and `.pyi`. A change that needs more says why in its commit."""
+MAX_TEST_LINES = 67_700
+"""The most lines of all tests and what they share."""
 
 # Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
 MANY_PARAMETERS = {
@@ -261,6 +263,11 @@ def test_packages_stay_as_small_as_they_are():
         lines[path.relative_to(ENGINE).parts[0]] += len(path.read_text(encoding="utf-8").splitlines())
     assert lines.keys() == MAX_LINES.keys()
     assert {name: count for name, count in lines.items() if not MAX_LINES[name] - 200 < count <= MAX_LINES[name]} == {}
+
+
+def test_tests_stay_as_few_as_they_are():
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "tests").rglob("*.py"))
+    assert MAX_TEST_LINES - 500 < lines <= MAX_TEST_LINES
 
 
 def test_functions_are_short():
