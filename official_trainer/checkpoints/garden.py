@@ -43,7 +43,7 @@ def step_of(prefix: str) -> int | None:
     Raises:
       StorageError: the storage fails, so it is not known.
     """
-    if not files.exists(f"{prefix}.index"):
+    if not files.is_file(f"{prefix}.index"):  # TensorFlow would wait for ever at a named pipe
         return None
     try:
         reader = tf.compat.v1.train.NewCheckpointReader(prefix)

@@ -18,6 +18,7 @@ from official_trainer.config.dump import recorded
 from official_trainer.config.errors import Origin
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.text import flow, written_items
+from official_trainer.shown import printable
 
 _WIDTH = 100
 _LONGEST_SHOWN = 24
@@ -51,6 +52,8 @@ class Setting:
 def explain(resolved: Resolved, path: str) -> str:
     """Returns type, documentation, default, value and origin of a field, or the fields of a section.
 
+    Control characters, which keys of a mapping may have, are shown as escapes.
+
     Args:
       resolved: what `resolve` returned.
       path: the field or section, such as `trainer.train_steps`; empty for the whole configuration.
@@ -73,7 +76,7 @@ def explain(resolved: Resolved, path: str) -> str:
     keys = fields.settle(resolved.config, fields.parse_path(path))
     inner = fields.path_of(keys)
     lines = _section(value, inner) if fields.is_section(value) else _value(resolved, value, keys, inner)
-    return "\n".join(lines) + "\n"
+    return printable("\n".join(lines) + "\n")
 
 
 def told(origin: Origin) -> str:

@@ -128,3 +128,9 @@ def test_a_setting():
         assert (found[path].section, found[path].value, found[path].kind) == (section, value, kind)
     meanings = {name: found[f"task.model.{name}"].meaning for name in ("truth", "integer", "text")}
     assert meanings == {"truth": "a truth value, or not.", "integer": "an integer.", "text": ""}
+
+
+def test_a_key_with_a_control_character_is_shown_as_an_escape():
+    """N34: a terminal shows it and does not obey it."""
+    text = explain(resolved('task.init_checkpoint_names={"\\x1f": no_name}'), "task.init_checkpoint_names")
+    assert "\\x1f" in text and "\x1f" not in text
