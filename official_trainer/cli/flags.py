@@ -137,7 +137,6 @@ def add_prediction_flags(parser: Parser) -> None:
     from official_trainer.runs.predictions import DATA_SECTIONS, FORMATS
 
     parser.value("output", "DIR", "directory of the files (default: predictions/ in the run directory)")
-    parser.value("model", "FILE", "an exported model instead of a checkpoint, in any format; it may run code: trust it")
     parser.value("format", "FORMAT", f"one of {', '.join(FORMATS)} (default: {FORMATS[0]})", choices=FORMATS)
     sections = f"{' or '.join(DATA_SECTIONS)} (default: {DATA_SECTIONS[0]})"
     parser.value("data", "SECTION", f"data to read: {sections}", choices=DATA_SECTIONS)
@@ -154,14 +153,9 @@ def read_prediction(arguments: argparse.Namespace) -> PredictionSettings:
 
     if arguments.output == "":
         raise UsageError("--output is empty: is a variable not set? Name a directory, or leave the flag out")
-    if arguments.model == "":
-        raise UsageError("--model is empty: is a variable not set? Name a file, or leave the flag out")
-    if arguments.model and arguments.checkpoint is not None:
-        raise UsageError("--model and --checkpoint both say what predicts; keep one")
     return PredictionSettings(
         output_dir=os.path.expanduser(arguments.output or ""),
         format=arguments.format or FORMATS[0],
-        model=os.path.expanduser(arguments.model or ""),
         data=arguments.data or DATA_SECTIONS[0],
         shard_size=read_number(arguments, "shard_size", least=1),
     )
@@ -177,4 +171,4 @@ def refuse_idle_prediction(arguments: argparse.Namespace, mode: str) -> None:
         raise UsageError(f"{' and '.join(given)} would have no effect with --mode={mode}; leave it out, or use predict")
 
 
-_PREDICTION_FLAGS = ("checkpoint", "output", "format", "model", "data", "shard_size")
+_PREDICTION_FLAGS = ("checkpoint", "output", "format", "data", "shard_size")

@@ -81,15 +81,14 @@ class Inference:
           OutputError: an output has no row for each example.
         """
         iterator = iter(dataset)
-
-        def compute(number: int) -> dict[str, Any]:
-            with during(f"predicting batch {number}", task=self._task):
-                outputs: dict[str, Any] = self._step(iterator, tf.constant(number, tf.int64))
-                return outputs
-
-        for number, outputs in numbered(compute, first):
+        for number in itertools.count(first):
+            try:
+                with during(f"predicting batch {number}", task=self._task):
+                    outputs = self._step(iterator, tf.constant(number, tf.int64))
+            except (StopIteration, tf.errors.OutOfRangeError):
+                return
             counts = [int(count) for count in outputs.pop(_NUM_EXAMPLES)]
-            yield number, joined(outputs, counts, self._name) if sum(counts) else {}
+            yield number, _joined(outputs, counts, self._name) if sum(counts) else {}
 
     def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
         inputs, step_of_task = next(iterator), convert(self._step_of_task)
@@ -124,28 +123,13 @@ class Inference:
         return {**outputs, _NUM_EXAMPLES: num_examples}
 
 
-def numbered(compute: Callable[[int], Any], first: int) -> Iterator[tuple[int, Any]]:
-    """Yields what is computed of each batch, with its number, until the data end.
-
-    Args:
-      compute: reads and computes the batch of a number.
-      first: the number of the first batch.
-    """
-    for number in itertools.count(first):
-        try:
-            computed = compute(number)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            return
-        yield number, computed
-
-
-def joined(outputs: Mapping[str, Any], counts: Sequence[int], of: str) -> Columns:
+def _joined(outputs: Mapping[str, Any], counts: Sequence[int], method: str) -> Columns:
     """Returns the rows of all replicas, in their order.
 
     Args:
       outputs: by name, what each replica computed.
       counts: how many examples each replica had.
-      of: what computed them, for the message.
+      method: of the task that computed them, for the message.
 
     Raises:
       OutputError: an output has no row for each example.
@@ -158,8 +142,8 @@ def joined(outputs: Mapping[str, Any], counts: Sequence[int], of: str) -> Column
         for part, count in zip(busy, filter(None, counts), strict=True):
             if part.shape[:1] != (count,):
                 raise OutputError(
-                    f"{of}: the output '{name}' has shape {list(part.shape)} for {count} examples; it needs a row for "
-                    "each, [batch, …]"
+                    f"{method}: the output '{name}' has shape {list(part.shape)} for {count} examples; it needs a row "
+                    "for each, [batch, …]"
                 )
         columns[name] = np.concatenate(busy)
     return columns

@@ -1,4 +1,4 @@
-"""A file of any format as a function from arrays to arrays, and what it takes.
+"""A file of any format as a function from arrays to arrays.
 
 Owns: how each library runs a model; the values in a file of weights.
 Does not own: what outputs are compared with (`writing.py`), the process in which a file is read (`clean_process.py`).
@@ -14,8 +14,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.engine.inference import on_host
-from official_trainer.formats import contract as contracts
-from official_trainer.formats.kinds import SIGNATURE, FormatError, refuse_missing
+from official_trainer.formats.kinds import SIGNATURE, FormatError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 
@@ -24,19 +23,17 @@ Arrays = Mapping[str, Any]
 Function = Callable[[Arrays], Arrays]
 
 
-def opened(path: str) -> tuple[contracts.Contract, Function]:
-    """Returns what the function of a file takes and returns, and that function; of a SavedModel its `serving_default`.
+def opened(path: str) -> Function:
+    """Returns the function of a file of any format but `weights`; of a SavedModel its `serving_default`.
 
     Raises:
-      FormatError: it has no function, or cannot be read.
+      FormatError: it cannot be read.
     """
-    format_name = refuse_missing(path)
-    if format_name == "weights":
-        raise FormatError(f"{path} holds numbers and no model; name a file of another format")
-    if format_name == "saved_model":
-        return _of_saved_model(path)
-    openers = {"tflite": _of_tflite, "onnx": _of_onnx, "keras": lambda path: of_keras(load_keras(path))}
-    return contracts.read(path), openers[format_name](path)
+    if path.endswith(".tflite"):
+        return _of_tflite(path)
+    if path.endswith(".onnx"):
+        return _of_onnx(path)
+    return of_keras(_load_keras(path)) if path.endswith(".keras") else _of_saved_model(path)
 
 
 def _of_tflite(path: str) -> Function:
@@ -62,18 +59,15 @@ def _of_onnx(path: str) -> Function:
     return run
 
 
-def _of_saved_model(path: str) -> tuple[contracts.Contract, Function]:
+def _of_saved_model(path: str) -> Function:
     loaded = tf.saved_model.load(path)
-    if SIGNATURE not in loaded.signatures:
-        has = ", ".join(loaded.signatures)
-        raise FormatError(f"{path} has no {SIGNATURE}; it has {has}; name a file of another format")
     function = loaded.signatures[SIGNATURE]
 
     def run(inputs: Arrays) -> Arrays:
         return host(function(**{name: tf.constant(value) for name, value in inputs.items()}))
 
     run.loaded = loaded  # type: ignore[attr-defined]  # holds the variables
-    return contracts.of_specs(function.structured_input_signature[1], function.structured_outputs), run
+    return run
 
 
 def of_keras(model: Any, structure: Any = None) -> Function:
@@ -98,7 +92,7 @@ def host(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: on_host(value) for name, value in values.items()}
 
 
-def load_keras(path: str) -> Any:
+def _load_keras(path: str) -> Any:
     """Returns the model of a `.keras` file, of the Keras that wrote it.
 
     Raises:
@@ -119,7 +113,7 @@ def load_keras(path: str) -> Any:
 
 def outputs(path: str, batches: Sequence[Arrays]) -> list[Arrays]:
     """Returns the outputs of a file for batches of its inputs."""
-    _, function = opened(path)
+    function = opened(path)
     return [function(batch) for batch in batches]
 
 

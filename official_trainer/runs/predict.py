@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import config as configuration
 from official_trainer import files, lazy
 from official_trainer.checkpoints import manifest
-from official_trainer.config import ConfigError, Problem, installed
+from official_trainer.config import ConfigError, Problem
 from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, ClusterError
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.engine.inference import Columns
@@ -80,7 +80,6 @@ def check_predictable(job: Job, settings: PredictionSettings) -> None:
       ConfigError: the task has no such data, or there are several tasks.
       PredictionsError: the directory holds something else, or predictions that were made with other settings; or the
         format needs a package that is not installed.
-      UserError: the model that is named is no file of a format that can be read here.
     """
     if hasattr(job.config.task, "task_routines"):
         fix = "predict with an experiment that has one task"
@@ -90,8 +89,6 @@ def check_predictable(job: Job, settings: PredictionSettings) -> None:
         others = [name for name in DATA_SECTIONS if getattr(job.config.task, name, None) is not None]
         fix = f"set it, or use --data={' or --data='.join(others)}" if others else "set it"
         raise ConfigError([Problem("is not set, so there is nothing to predict", path, fix=fix)])
-    if settings.model:
-        installed.load_part("official_trainer.formats.kinds", "--model").refuse_missing(settings.model)
     if settings.format == "parquet" and lazy.spec_of("pyarrow") is None:
         what = "--format=parquet needs pyarrow, which is not installed"
         raise PredictionsError(f"{what}: pip install 'official-trainer[parquet]', or use --format=csv")
@@ -118,15 +115,16 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings) -> dict[str
     from official_trainer.runs.chosen_checkpoint import find_checkpoint
 
     settings = dataclasses.replace(settings, output_dir=settings.output_dir or job.path("predictions"))
-    chosen = None if settings.model else find_checkpoint(job, checkpoint)
+    chosen = find_checkpoint(job, checkpoint)
     files.make_dirs(settings.output_dir)
     name = f"lock-{settings.share.index}" if settings.share.index else "lock"
     with job.lock(settings.output_dir, flag="--output", name=name):
         return {"rows": float(_predict(job, chosen, settings))}
 
 
-def _predict(job: Job, chosen: tuple[str, int] | None, settings: PredictionSettings) -> int:
+def _predict(job: Job, chosen: tuple[str, int], settings: PredictionSettings) -> int:
     """Writes the files of a share that are not there; returns how many rows these have."""
+    from official_trainer.engine.inference import Inference
     from official_trainer.runs.build import build
     from official_trainer.runs.chosen_checkpoint import load_weights
 
@@ -139,53 +137,33 @@ def _predict(job: Job, chosen: tuple[str, int] | None, settings: PredictionSetti
     with Watchdog(job.config.runtime, job.model_dir) as watchdog:
         watchdog.enter("build")
         trainer = build(job)
-        if chosen is not None:
-            watchdog.enter("restore", chosen[1])
-            load_weights(job, trainer, *chosen)
-        watchdog.enter("predict", None if chosen is None else chosen[1])
+        watchdog.enter("restore", chosen[1])
+        load_weights(job, trainer, *chosen)
+        watchdog.enter("predict", chosen[1])
         with trainer.strategy.scope():
-            inference = _inference(trainer, settings.model)
+            traced, streams = trainer.config.trainer.eval_tf_function, trainer.context.streams
+            inference = Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
             builder, max_rows, dataset = data_of(trainer, settings.data, job.config.runtime.seed)
-        averaged = trainer.weights_averaged() if chosen is not None else contextlib.nullcontext()
-        keeps_state = chosen is not None and bool(kerases.recurrent_states(trainer.model))
-        with averaged, builder.errors_explained():
+        keeps_state = bool(kerases.recurrent_states(trainer.model))
+        with trainer.weights_averaged(), builder.errors_explained():
             batches = Batches(builder, inference, dataset, max_rows, keeps_state, on_batch=watchdog.beat)
             is_done = predict_into(target, batches)
-    weights = files.base_name(settings.model) if chosen is None else f"ckpt-{chosen[1]}"
     others = "" if is_done else "; other processes write the other files"
-    what = f"wrote {target.rows} predictions of {weights}, {counted(target.num_there, 'file')} in all"
+    what = f"wrote {target.rows} predictions of ckpt-{chosen[1]}, {counted(target.num_there, 'file')} in all"
     _logger.info("%s: %s%s", what, settings.output_dir, others)
     return target.rows
 
 
-def _opened(job: Job, settings: PredictionSettings, chosen: tuple[str, int] | None) -> PredictionFiles:
-    """Returns the files of predictions by a checkpoint, or by the model of the settings."""
+def _opened(job: Job, settings: PredictionSettings, chosen: tuple[str, int]) -> PredictionFiles:
+    """Returns the files of predictions by a checkpoint."""
     from official_trainer.runs.chosen_checkpoint import deletion_explained
 
-    if chosen is None:
-        weights: dict[str, Any] = {"model": _formats().digest(settings.model)}
-    else:
-        with deletion_explained(*chosen):
-            weights = {"checkpoint": chosen[1], "checkpoint_digest": manifest.digest(*chosen)}
+    with deletion_explained(*chosen):
+        weights = {"checkpoint": chosen[1], "checkpoint_digest": manifest.digest(*chosen)}
     bound = {} if job.gin is None else job.gin.bound or {}
     made_from = {**_settings_of(job, settings), **weights, **{f"gin {name}": value for name, value in bound.items()}}
     batch_size = _batch_size(getattr(job.config.task, settings.data))
     return PredictionFiles(settings.output_dir, made_from, batch_size=batch_size, share=settings.share)
-
-
-def _inference(trainer: Trainer, model: str) -> Inference:
-    """Returns the inference of the trainer's model, or of a model in a file; call it in the strategy's scope."""
-    from official_trainer.engine.inference import Inference
-
-    if model:
-        inference: Inference = _formats().inference(model, trainer)
-        return inference
-    traced, streams = trainer.config.trainer.eval_tf_function, trainer.context.streams
-    return Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
-
-
-def _formats() -> Any:
-    return installed.load_part("official_trainer.formats.predicting", "--model")
 
 
 class Batches:

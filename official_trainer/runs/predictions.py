@@ -53,7 +53,6 @@ class PredictionSettings:
     Attributes:
       output_dir: where the files go; empty for `predictions` in the run directory.
       format: one of `FORMATS`.
-      model: a file, or the folder of a SavedModel, that computes them instead of a checkpoint; empty for none.
       data: section of the task whose examples are read, one of `DATA_SECTIONS`.
       shard_size: rows in a file, rounded up to whole batches; None for that of an earlier start, or about 32 MiB.
       share: which files this process writes.
@@ -61,7 +60,6 @@ class PredictionSettings:
 
     output_dir: str = ""
     format: str = "tfrecord"
-    model: str = ""
     data: str = DATA_SECTIONS[0]
     shard_size: int | None = None
     share: Share = Share()

@@ -46,7 +46,6 @@ FORMAT_FILES = {
     "weights": "model.weights.h5",
 }
 """The file of each other format, beside the SavedModel (`official_trainer/formats/` writes them)."""
-ENDINGS = {".tflite": "tflite", ".onnx": "onnx", ".keras": "keras", ".weights.h5": "weights"}
 """What a file of another format is read as, by its ending."""
 Beside = Callable[[str], Mapping[str, Any]]
 """Writes more files into a folder with a SavedModel, and returns what `export.json` says of them."""
@@ -292,15 +291,6 @@ def check_replaceable(directory: str, flag: str) -> None:
         what = f"holds {first_few(others)}, which the export would replace"
         fix = f"name a new folder, such as {directory.rstrip('/')}/1"
         raise ConfigError([Problem(what, flag, got=directory, fix=fix)])
-
-
-def kind_of(path: str) -> str | None:
-    """Returns what an exported model is read as: `saved_model`, or one of `ENDINGS`; None for anything else."""
-    if files.exists(files.join(path, "saved_model.pb")):
-        return "saved_model"
-    return next(
-        (format_name for ending, format_name in ENDINGS.items() if path.endswith(ending) and os.path.isfile(path)), None
-    )
 
 
 def exported_step(directory: str) -> int | None:

@@ -150,13 +150,13 @@ def calls():
 
 SAVED_MODELS = {
     "formats/convert.py": "what this run has just written, which is converted",
-    "formats/readers.py": "what this run has just written, or a command names",
+    "formats/readers.py": "what this run has just written, which is compared",
 }
 """Modules that load a SavedModel, which is a program."""
 
 
 def test_no_module_evaluates_text_loads_a_program_or_calls_a_shell():
-    """N6: a SavedModel is a program too; a model is loaded where a command names it, or the run has just written it."""
+    """N6: a SavedModel is a program too; a model is loaded where the run has just written it."""
     by_name, saved_models, shells, loads, models = set(), set(), [], set(), set()
     for module, name, node in calls():
         assert not (name in RUNS_TEXT and isinstance(node.func, ast.Name)), (module, node.lineno, name)

@@ -26,10 +26,6 @@ EXAMPLES = (
         "official-trainer predict --model_dir=runs/digits --checkpoint=best --output=best_outputs",
         "those of the best one, to another directory",
     ),
-    (
-        "official-trainer predict --model_dir=runs/digits --model=model.tflite --output=lite_outputs",
-        "those of an exported file, with the data of the run",
-    ),
 )
 NEXT = ("official-trainer export --model_dir=runs/digits", "export the model")
 

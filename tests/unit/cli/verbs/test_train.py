@@ -136,7 +136,7 @@ def test_a_run_directory_that_tensorflow_cannot_find_is_refused_before_its_impor
 
 
 def test_what_cannot_be_run(engine, workspace, capsys):
-    """N7, N18, N46, T10: exit code 2, and the engine is never called."""
+    """N7, N18, T10: exit code 2, and the engine is never called."""
     for words, said in (
         ("train", "--experiment=NAME\nexperiments: my_experiment\ntry: official-trainer "),
         ("train --mode=train", " --mode=train --experiment=my_experiment\n"),
@@ -147,10 +147,6 @@ def test_what_cannot_be_run(engine, workspace, capsys):
         ("train my_experiment --config_file=gone.yaml", "gone.yaml"),
         ("check my_experiment trainer.train_step=1 --gin_params=f.x", "did you mean 'train_steps'?"),
         ("eval my_experiment --checkpoint=lates", "expected `latest`, `best` or the number of a step; did you"),
-        (
-            "predict my_experiment --model=m.onnx --checkpoint=3",
-            "--model and --checkpoint both say what predicts; keep",
-        ),
         ("export my_experiment --format=onx", "did you mean 'onnx'"),
         ("train my_experiment --until_step=0", "--until_step=0: expected a number from 1"),
         ("train my_experiment --until_step=5 --mode=eval", "--until_step would have no effect with --mode=eval; leave"),
