@@ -14,7 +14,7 @@ from typing import Any
 from official_trainer.engine.traces import batch_signature
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
-from official_trainer.tasks import contract, export
+from official_trainer.tasks import export
 from official_trainer.tasks.autograph import convert, do_not_convert, engine_function
 from official_trainer.tasks.random_streams import RandomStreams, required_by
 from official_trainer.tasks.task import Task, features_and_labels
@@ -108,7 +108,6 @@ class Inference:
             with self._streams.named("prediction", number), notes:
                 features, labels = features_and_labels(inputs)
                 outputs = step_of_task(features, self._model, labels)
-            contract.check_tensors(self._task, self._method, outputs)
             for value in tf.nest.flatten(outputs, expand_composites=False):
                 if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
                     raise OutputError(

@@ -21,7 +21,7 @@ from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import TrainData
 from official_trainer.lazy import tf
-from official_trainer.tasks import accumulation, contract, publish
+from official_trainer.tasks import accumulation, publish
 from official_trainer.tasks.autograph import convert, do_not_convert, engine_function
 from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image
@@ -140,7 +140,6 @@ class TrainStep:
             else:
                 with of_step() as published:
                     loss = self._measured(step_of_task(inputs, **objects))
-        contract.check_tensors(context.task, "train_step", ())
         if context.options.measures_loss:
             self._measures.take_loss(loss)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count

@@ -320,38 +320,6 @@ def length_of(dataset: Any) -> float | None:
 # What a traced step must not do.
 
 
-def check_tensors(task: Any, method: str, outputs: Any) -> None:
-    """Refuses a step that uses or returns tensors of another trace; called in the trace, behind the step.
-
-    TensorFlow takes such a tensor as an argument of the graph, and fails when that is called: without a user's line.
-
-    Args:
-      task: whose step it is.
-      method: the step.
-      outputs: nests of tensors that it has returned.
-
-    Raises:
-      ContractError: names where it is used, and where it was computed.
-    """
-    if tf.executing_eagerly():
-        return
-    graph: Any = tf.compat.v1.get_default_graph()
-    used, around = [(tensor, inside.consumers()) for tensor, inside in getattr(graph, "captures", ())], set()
-    while graph is not None:
-        around.add(id(graph))
-        graph = getattr(graph, "outer_graph", None)
-    for tensor, users in [*used, *((output, ()) for output in tf.nest.flatten(outputs))]:
-        if not tf.is_symbolic_tensor(tensor) or id(tensor.graph) in around:
-            continue
-        what = "a tensor of another trace is used here"
-        if computed := line_of_operation(tensor.op, task):
-            what += f"; it was computed at {line_of_code(*computed[:2]).brief} in {computed[2]}"
-        fix = "return it in the logs of the step, or assign it to a tf.Variable"
-        lines = filter(None, (line_of_operation(user, task) for user in users))
-        with during(task=task, method=method, line=next(lines, None)):
-            raise ContractError(f"{what}; a tensor has no value outside of the trace that it was computed in: {fix}")
-
-
 def line_of_operation(operation: Any, task: Any) -> tuple[str, int, str] | None:
     """Returns file, line and function of the user's last frame that made an operation, behind one of this package."""
     frames = list(operation.traceback)
