@@ -69,4 +69,4 @@ def export_folder_problem(name: str) -> str | None:
     """Returns what is wrong with the name of a folder in `model_dir/export`, or None."""
     if name.isdigit():  # a server would take it for one
         return f"is {name!r}, and a folder of export/ whose name is a number is a version of the model; name another"
-    return folder_problem(name, reserved=("best", "saved_model"))  # of `trainer.export`, and its name in early versions
+    return folder_problem(name, reserved=("best",))  # of `trainer.export`

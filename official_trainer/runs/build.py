@@ -291,12 +291,15 @@ def beside_of(job: Job, trainer: Trainer) -> export.Beside | None:
 
 
 def _export_version(job: Job, trainer: Trainer, folder: str, step: int, metrics: Mapping[str, Any]) -> str:
-    settings, directory = job.config.trainer.export, files.join(folder, str(step))
-    if not export.holds(directory, trainer.model, step=step, formats=settings.formats):
-        beside = beside_of(job, trainer)
-        export.save(directory, trainer.task, trainer.model, step=step, metrics=metrics, beside=beside)
-    export.keep_newest(folder, settings.max_to_keep, until=step)
-    return directory
+    return export.save_version(
+        folder,
+        trainer.task,
+        trainer.model,
+        step=step,
+        metrics=metrics,
+        max_to_keep=job.config.trainer.export.max_to_keep,
+        beside=beside_of(job, trainer),
+    )
 
 
 def export_own(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> str:

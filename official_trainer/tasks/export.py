@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -27,8 +26,8 @@ from official_trainer.garden import serving
 from official_trainer.lazy import tf
 from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.shown import first_few
-from official_trainer.tasks import random_streams
 from official_trainer.tasks import keras as kerases
+from official_trainer.tasks import random_streams
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tracking.record import versions
 from official_trainer.user_code import during
@@ -46,7 +45,6 @@ FORMAT_FILES = {
     "weights": "model.weights.h5",
 }
 """The file of each other format, beside the SavedModel (`official_trainer/formats/` writes them)."""
-"""What a file of another format is read as, by its ending."""
 Beside = Callable[[str], Mapping[str, Any]]
 """Writes more files into a folder with a SavedModel, and returns what `export.json` says of them."""
 _SAVED_MODEL = {
@@ -167,7 +165,7 @@ def save(
     with own_folder(parent, f"{name}{_WRITING}-") as folder:
         temporary = files.join(folder, "new")
         signatures = _write(temporary, task, model, step)
-        record = {"step": step, "metrics": dict(metrics or {}), "signatures": signatures, "weights": _digest(model)}
+        record = {"step": step, "metrics": dict(metrics or {}), "signatures": signatures}
         record |= {"versions": versions()}
         if beside is not None:
             record |= beside(temporary)
@@ -251,9 +249,16 @@ def _tables(task: Any) -> list[Any]:
 
 
 def save_version(
-    folder: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float], max_to_keep: int
+    folder: str,
+    task: Any,
+    model: Any,
+    *,
+    step: int,
+    metrics: Mapping[str, float],
+    max_to_keep: int,
+    beside: Beside | None = None,
 ) -> str:
-    """Writes the version `step` of a folder, unless it holds these weights already, and deletes the oldest.
+    """Writes the version `step` of a folder, and deletes the oldest.
 
     Args:
       folder: where the versions are.
@@ -262,13 +267,13 @@ def save_version(
       step: the step of the weights.
       metrics: results of the step.
       max_to_keep: how many versions up to this one are kept, newest first.
+      beside: as for `save`.
 
     Returns:
       The directory of the version.
     """
     directory = files.join(folder, str(step))
-    if not holds(directory, model, step=step):
-        save(directory, task, model, step=step, metrics=metrics)
+    save(directory, task, model, step=step, metrics=metrics, beside=beside)
     keep_newest(folder, max_to_keep, until=step)
     return directory
 
@@ -292,27 +297,13 @@ def check_replaceable(directory: str, flag: str) -> None:
         raise ConfigError([Problem(what, flag, got=directory, fix=fix)])
 
 
-def exported_step(directory: str) -> int | None:
-    """Returns the step of the SavedModel in `directory`, or None if there is none."""
-    return _record(directory).get("step")
-
-
-def holds(directory: str, model: Any, *, step: int, formats: Collection[str] = ()) -> bool:
-    """Whether the export in `directory` is of `step`, with the current weights and these formats."""
-    record = _record(directory)
-    if record.get("step") != step or not set(formats) <= set(record.get("formats") or ()):
-        return False
-    random_streams.settle(model, step)  # as `save` does
-    return bool(record.get("weights") == _digest(model))
-
-
-def _record(directory: str) -> dict[str, Any]:
+def _exported_step(directory: str) -> int | None:
+    """Returns the step of the SavedModel in `directory`, or None if its record is not there, or is unreadable."""
     path = files.join(directory, _RECORD)
-    try:
-        return files.read_json(path) if files.exists(path) else {}
-    except (files.UnreadableFileError, files.PathKindError) as error:
-        _logger.warning("%s is replaced, because it is unknown what it holds: %s", directory, error)
-        return {}
+    if files.exists(path):
+        with contextlib.suppress(files.UnreadableFileError, files.PathKindError):
+            return files.read_json(path).get("step")
+    return None
 
 
 def keep_newest(directory: str, max_to_keep: int, *, until: int | None = None) -> None:
@@ -343,7 +334,7 @@ def numbered(directory: str) -> list[str]:
 
 def _versions(directory: str) -> list[int]:
     """Returns the steps of the exports in a folder, lowest first; numbers that someone else uses are none."""
-    steps = [(exported_step(path), files.base_name(path)) for path in numbered(directory)]
+    steps = [(_exported_step(path), files.base_name(path)) for path in numbered(directory)]
     return [step for step, name in steps if step is not None and str(step) == name]
 
 
@@ -380,16 +371,6 @@ def _take_away(directory: str, folder: str) -> None:
 def _split(directory: str) -> tuple[str, str]:
     parent, name = os.path.split(directory.rstrip("/"))
     return parent or ".", name
-
-
-def _digest(model: Any) -> str:
-    """Returns a checksum of all values of a model, in their order, and of the vocabularies of its layers."""
-    from official_trainer.tasks import vocabularies
-
-    digest = hashlib.sha256(b"".join(vocabularies.texts(model)))
-    for variable in kerases.of(model).variables(model):
-        digest.update(tf.io.serialize_tensor(tf.convert_to_tensor(variable)).numpy())
-    return digest.hexdigest()
 
 
 def by_name(outputs: Any, model: Any) -> dict[str, tf.Tensor]:
