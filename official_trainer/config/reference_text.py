@@ -1,10 +1,7 @@
-r"""How a text of the configuration refers to other fields: `${…}`.
+"""How a value of the configuration refers to another field: `${PATH}`.
 
 Owns: this grammar; the escape `$${` for the characters `${`.
 Does not own: which fields there are, and in which order references get their values (`references.py`).
-
-    text      = { char | "$${" | "${", path, "}" } ;
-    path      as in `overrides.py`
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from official_trainer.config.errors import Origin
 from official_trainer.shown import shorten
 
 _OPEN = re.compile(r"(?<!\$)\$\{")
-_REFERENCE = re.compile(r"(?<!\$)\$\{([^{}]*)\}")
+_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 
 
 class WrongReferenceError(ValueError):
@@ -45,7 +42,7 @@ def unescaped(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """Stands in a configuration for a value that refers to others, until all layers are merged.
+    """Stands in a configuration for a value that refers to another, until all layers are merged.
 
     Attributes:
       text: as it is written.
@@ -61,21 +58,22 @@ class Reference:
         return shorten(self.text, 100)
 
 
-def parse(text: str) -> list[str]:
-    """Splits a text into what is literal and the paths of other fields, by turns; the first and the last are literal.
+def path_of(text: str) -> str:
+    """Returns the path of the field that a text refers to.
 
     Raises:
       WrongReferenceError: it breaks the grammar.
 
     Example:
-      >>> parse("run_${trainer.train_steps}")
-      ['run_', 'trainer.train_steps', '']
+      >>> path_of("${trainer.train_steps}")
+      'trainer.train_steps'
     """
-    pieces = [piece.strip() if number % 2 else piece for number, piece in enumerate(_REFERENCE.split(text))]
-    if any(_OPEN.search(literal) for literal in pieces[::2]):
-        raise WrongReferenceError("has a '${' without its '}'", "close it, or write $${ for these characters")
-    for path in pieces[1::2]:
-        if not fields.is_path(path):
-            what = f"has '{shorten(path)}' in a reference, which is no path of a field"
-            raise WrongReferenceError(what, "a reference is ${PATH}, and nothing is computed in it")
-    return [piece if number % 2 else unescaped(piece) for number, piece in enumerate(pieces)]
+    written = _REFERENCE.fullmatch(text.strip())
+    if written is None:
+        fix = "a reference is the whole value, ${PATH}; write $${ for these characters"
+        raise WrongReferenceError("has '${' in a text", fix)
+    path = written[1].strip()
+    if not fields.is_path(path):
+        what = f"has '{shorten(path)}' in a reference, which is no path of a field"
+        raise WrongReferenceError(what, "a reference is ${PATH}, and nothing is computed in it")
+    return path

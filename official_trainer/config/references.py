@@ -58,7 +58,7 @@ def _settle_all(decoder: Decoder, references: dict[str, Reference]) -> None:
         needs.pop(path, None)
         reference = references[path]
         try:
-            if _put(decoder, path, reference, _value(decoder.root, reference)):
+            if _put(decoder, path, reference, _at(decoder.root, reference_text.path_of(reference.text))):
                 todo += waiting.pop(path, [])
         except _UnsettledError as other:
             needs[path] = other.path
@@ -77,18 +77,6 @@ def _settle_all(decoder: Decoder, references: dict[str, Reference]) -> None:
             steps = [f"{member} = {way[member].shown} ({way[member].origin.brief})" for member in circle]
             what = f"fields refer to each other in a circle: {', '.join(steps)}"
             _fail(decoder, path, way[path], what, "write one of them as a value")
-
-
-def _value(root: Config, reference: Reference) -> Any:
-    pieces = reference_text.parse(reference.text)
-    if len(pieces) == 3 and not pieces[0] and not pieces[2]:
-        return _at(root, pieces[1])
-    values = [_at(root, piece) if number % 2 else piece for number, piece in enumerate(pieces)]
-    for value in values:
-        if value is None or isinstance(value, dict | tuple):
-            what = f"puts {fields.show(value)} into a text"
-            raise WrongReferenceError(what, "only numbers and texts can be put there")
-    return "".join(value if isinstance(value, str) else flow(value) for value in values)
 
 
 def _at(root: Config, path: str) -> Any:
