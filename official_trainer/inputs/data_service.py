@@ -24,9 +24,6 @@ from official_trainer.stopping import SignalPipe
 
 _logger = logging.getLogger(__name__)
 
-WORK_DIR = ".data_service"
-"""Where in the run directory a dispatcher keeps its journal."""
-
 _HEARTBEAT_MS = 2_000
 _PREFETCHED = 8  # batches on the network where the data section has no number
 _ADDRESS = re.compile(r"grpc://(?P<host>[^:/]+|\[[^]]+\]):(?P<port>\d+)")

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
@@ -43,7 +43,6 @@ _PROFILES = "launch"  # the folder of a workspace
 _NAME_OF_PROFILE = re.compile(r"[\w-]+")
 
 _GRACE_MARGIN_SECONDS = 10.0  # a process ends by itself after runtime.stop_grace_seconds
-_JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
 _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
 
 
@@ -140,8 +139,6 @@ def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
     if mode == "predict":
         if idle := [role for role in (PS, EVALUATOR) if profile.counts[role]]:
             raise UsageError(f"--mode=predict has nothing to do for {' and '.join(idle)}; leave it out")
-        if arguments.data_workers:
-            raise UsageError("--data_workers prepares batches of training, and --mode=predict has none; leave it out")
         flags.read_checkpoint(arguments)
         return mode
     flags.refuse_idle_prediction(arguments, mode)
@@ -240,40 +237,6 @@ def _words(arguments: argparse.Namespace, add_flags: Callable[[flags.Parser], No
     parser = flags.Parser("", usage="", description="")
     add_flags(parser)
     return parser.words(arguments)
-
-
-def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -> list[int]:
-    """Changes the flags so that the job reads from its own tf.data service, if `--data_workers` requests one.
-
-    Args:
-      arguments: get the address of the dispatcher, and the name of the tf.data job that workers share.
-      counts: the number of processes of each role.
-
-    Returns:
-      Ports of the dispatcher and of each data worker; empty without a service.
-
-    Raises:
-      UsageError: a flag names another service, or there are parameter servers.
-    """
-    count = flags.read_number(arguments, "data_workers", least=0)
-    if not count:
-        return []
-    if arguments.tf_data_service:
-        raise UsageError(
-            "--data_workers starts a tf.data service, and --tf_data_service names one; keep one of the two"
-        )
-    if counts[PS]:
-        raise UsageError(
-            f"--data_workers={count} with --ps={counts[PS]}: workers of parameter servers read by themselves"
-        )
-    from official_trainer.launch import spec
-    from official_trainer.processes import local
-
-    ports = local.free_ports(1 + count)
-    arguments.tf_data_service = spec.dispatcher_address(ports[0])
-    if counts[CHIEF] + counts[WORKER] > 1:  # first, so that a name from the user overrides it
-        arguments.set = [f"{_JOB_NAME_FIELD}=launch", *(arguments.set or ())]
-    return ports
 
 
 def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:

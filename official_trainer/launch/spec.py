@@ -1,6 +1,6 @@
 """A job of `launch`: what it trains, which code it runs, and what each of its roles runs.
 
-Owns: `JobSpec`, jobs that train, share work or have a tf.data service, as pure values; a job in the copy of its code.
+Owns: `JobSpec`, jobs that train or share work, as pure values; a job in the copy of its code.
 Does not own: the processes of a job (`processes/job.py`), starting them (`processes/`, `launch/targets/`), making the
 copy (`code.py`).
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from official_trainer.checkpoints import manifest
 from official_trainer.distributed.cluster import EVALUATOR, GIVEN_GPUS, ROLES, WORKER
-from official_trainer.processes.job import DATA_WORKER, DISPATCHER, JobProcesses, Role
+from official_trainer.processes.job import JobProcesses, Role
 from official_trainer.tracking.git_state import COMMIT
 
 _EVALUATOR_MODE = "continuous_eval"
@@ -100,29 +100,6 @@ def shared_job(workers: int, argv: Sequence[str], *, grace_seconds: float) -> Jo
     """
     role = Role(name=WORKER, count=workers, argv=("official_trainer", *argv))
     return JobSpec(roles=(role,), grace_seconds=grace_seconds, is_sweep=True)
-
-
-def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobSpec:
-    """Returns the job with a dispatcher and data workers.
-
-    Args:
-      job: the training; its processes know the dispatcher's address.
-      ports: of the dispatcher, then of each data worker; they stay the same after a restart.
-      work_dir: the folder for the dispatcher's journal, which is useless once the job has ended.
-    """
-    command = ("official_trainer", "data-service")
-    dispatching = (*command, f"--role={DISPATCHER}", f"--work_dir={work_dir}")
-    working = (*command, f"--role={DATA_WORKER}", f"--dispatcher={dispatcher_address(ports[0])}")
-    roles = (
-        Role(name=DISPATCHER, count=1, argv=dispatching, ports=tuple(ports[:1])),
-        Role(name=DATA_WORKER, count=len(ports) - 1, argv=working, ports=tuple(ports[1:])),
-    )
-    return dataclasses.replace(job, roles=(*job.roles, *roles))
-
-
-def dispatcher_address(port: int) -> str:
-    """Returns the address of a dispatcher on this machine."""
-    return f"grpc://localhost:{port}"
 
 
 def files_of_this_machine(job: JobSpec) -> dict[str, str]:

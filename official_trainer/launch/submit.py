@@ -34,7 +34,7 @@ from official_trainer.runs.resume import config_changes
 from official_trainer.runs.run import check_startable
 from official_trainer.shown import secret_in, shorten, without_secrets
 
-_ONLY_HERE = ("supervise", "data_workers", "log_dir")
+_ONLY_HERE = ("supervise", "log_dir")
 _LONGEST_COMMAND = 120
 _DIGITS = 12  # of a commit in the name of its copy
 

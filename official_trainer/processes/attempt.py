@@ -18,7 +18,7 @@ from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, ROLES, WO
 from official_trainer.errors import ExitCode
 from official_trainer.processes import forked
 from official_trainer.processes.forked import ForkedProcess
-from official_trainer.processes.job import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobProcesses, Member
+from official_trainer.processes.job import JobProcesses, Member
 from official_trainer.processes.output import Lines, Printer
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.verdict import End, Outcome, Restarts, judge, may_run_again
@@ -160,7 +160,7 @@ class Attempt:
 
     def _running(self, *roles: str) -> list[Process]:
         """Returns the processes that run, of these roles or of all."""
-        return [p for p in self._processes if p.run is not None and p.member.role in (roles or ALL_ROLES)]
+        return [p for p in self._processes if p.run is not None and p.member.role in (roles or ROLES)]
 
     def _names(self, *roles: str) -> list[str]:
         return [process.member.name for process in self._running(*roles)]
@@ -176,9 +176,7 @@ class Attempt:
             self._printer.say(f"{end.name} {end.how}")
         elif code and not self._is_ending and role == EVALUATOR:
             self._printer.say(f"{end.name} {end.how}; training goes on without it")
-        elif not self._is_ending and role == DATA_WORKER and self._running(DATA_WORKER):
-            self._printer.say(f"{end.name} {end.how}; training goes on with the other data workers")
-        elif (code or role in DATA_ROLES) and not self._is_ending:
+        elif code and not self._is_ending:
             self._fail(end)
         trains = (CHIEF,) if self._job.has_servers else (CHIEF, WORKER)
         if not self._running(*trains) and not self._is_trained:
@@ -188,7 +186,7 @@ class Attempt:
     def _is_restarted(self, process: Process, end: End) -> bool:
         """Starts one process again if the others can continue meanwhile."""
         role = end.role
-        is_single = role in (EVALUATOR, *DATA_ROLES) or (role == WORKER and self._job.has_servers)
+        is_single = role == EVALUATOR or (role == WORKER and self._job.has_servers)
         if end.was_told or self._is_ending or not (self._options.supervise and is_single and may_run_again(end.code)):
             return False
         seconds = process.restarts.next(self._options.newest_step())
@@ -218,9 +216,9 @@ class Attempt:
 
     def _on_trained(self) -> None:
         """No process trains any more: ends those that only served, and on a failure the evaluator too."""
-        served = (WORKER, PS, *DATA_ROLES)
+        served = (WORKER, PS)
         self._waiting = [process for process in self._waiting if process.member.role == EVALUATOR]
-        self._terminate(*(ALL_ROLES if self._is_ending else served))
+        self._terminate(*(ROLES if self._is_ending else served))
         self._after(_SERVER_SECONDS, lambda: self._kill(*served))
         if not self._is_ending and self._running(EVALUATOR):
             self._printer.say(
@@ -240,7 +238,7 @@ class Attempt:
             if self._job.has_servers and self._running(CHIEF):
                 self._terminate(CHIEF, EVALUATOR)  # the chief saves the values that the parameter servers hold
             else:
-                self._terminate(*ROLES)  # a data service is ended once no process reads from it
+                self._terminate(*ROLES)
             self._after(self._job.grace_seconds, self._kill)
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:

@@ -10,13 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
-from official_trainer.distributed.cluster import CHIEF, PS, ROLES, WORKER, Cluster, process_name
-
-DISPATCHER, DATA_WORKER = "dispatcher", "data_worker"
-DATA_ROLES = (DISPATCHER, DATA_WORKER)
-"""The processes of a job's tf.data service, as in `data-service --role`. They are in no cluster."""
-
-ALL_ROLES = (*ROLES, *DATA_ROLES)
+from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster, process_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,18 +18,16 @@ class Role:
     """Processes of one kind.
 
     Attributes:
-      name: one of `ALL_ROLES`.
+      name: one of `cluster.ROLES`.
       count: the number of processes.
       argv: a module and its arguments, as after `python -m`.
       environ: their variables, without `TF_CONFIG`.
-      ports: the port of each process, for its flag `--port`; empty for roles with an address in the cluster.
     """
 
     name: str
     count: int
     argv: tuple[str, ...]
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ports: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +72,7 @@ class Member:
     @property
     def name(self) -> str:
         """Its name in messages, such as `worker 1`."""
-        return self.role if self.role == DISPATCHER else process_name(self.role, self.index).replace("_", " ")
+        return process_name(self.role, self.index)
 
 
 def members(job: JobProcesses, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Member, ...]:
@@ -93,10 +85,7 @@ def members(job: JobProcesses, addresses: Mapping[str, tuple[str, ...]]) -> tupl
     processes = []
     numbered = [(role, index) for role in job.roles for index in range(role.count)]
     for role, index in numbered:
-        argv = (*role.argv, f"--port={role.ports[index]}") if role.ports else role.argv
-        environ = dict(role.environ)
-        if role.name not in DATA_ROLES:
-            cluster = Cluster(addresses=addresses, role=role.name, index=index, source="launch")
-            environ["TF_CONFIG"] = json.dumps(cluster.tf_config())
-        processes.append(Member(role=role.name, index=index, argv=argv, environ=environ))
+        cluster = Cluster(addresses=addresses, role=role.name, index=index, source="launch")
+        environ = {**role.environ, "TF_CONFIG": json.dumps(cluster.tf_config())}
+        processes.append(Member(role=role.name, index=index, argv=role.argv, environ=environ))
     return tuple(processes)

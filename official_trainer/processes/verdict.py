@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS
 from official_trainer.errors import START_AGAIN, ExitCode
-from official_trainer.processes.job import DATA_ROLES
 
 _CRASH_LOOP = 5  # restarts in a row without a new checkpoint; then there is no further one
 _LONGEST_SECONDS = 60.0  # between two of them
@@ -94,12 +93,10 @@ def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:
       ends: of all processes, in the order in which they ended; the last one of a restarted process.
       was_asked: whether the launcher was asked to stop, and has passed that on.
     """
-    trained = [end for end in ends if end.role not in (EVALUATOR, *DATA_ROLES)]
+    trained = [end for end in ends if end.role != EVALUATOR]
     chief = [end for end in trained if end.role == CHIEF]
     if any(end.role == PS for end in trained) and (was_asked or any(end.code == 0 for end in chief)):
         trained = chief  # only the chief saves; the others serve until they are ended
-    if any(end.code for end in trained):  # after success, the end of a data service does not matter
-        trained += [end for end in ends if end.role in DATA_ROLES and not end.was_told]
     if was_asked:
         # A process that SIGTERM killed before it had a handler counts as stopped: it has lost nothing.
         lost = -signal.SIGTERM

@@ -15,12 +15,10 @@ import dataclasses
 import functools
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from official_trainer import files
 from official_trainer.cli import flags, help_text, process, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.cli.verbs import train
@@ -94,7 +92,6 @@ def add_flags(parser: flags.Parser) -> None:
     parser.group("Only with `launch local`")
     parser.switch("dry_run", "print the commands of the processes and start none")
     parser.switch("supervise", "restart the job after exit code 75 or 143")
-    parser.value("data_workers", "N", "add a tf.data service with N data workers")
     parser.value("log_dir", "DIR", "write the output of each process to a file there")
     sweep = job_spec.load_sweep()
     parser.accept_command("train", *([] if sweep is None else [job_spec.SWEEP]), "predict")
@@ -149,7 +146,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
     profile = job_spec.read_profile(arguments, Profile(), starts=not arguments.dry_run)
     limit = _limit_here(arguments, profile)
-    job, journal = _job_here(arguments, profile)
+    job = _job_here(arguments, profile)
     if arguments.dry_run:
         _print_commands(local.members_here(job))
         return int(ExitCode.DONE)
@@ -169,32 +166,22 @@ def _run_here(arguments: argparse.Namespace) -> int:
             quiet=arguments.quiet,
         )
         outcome = local.launch(job, options, printer)
-    if journal:
-        shutil.rmtree(journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays
     report(outcome)
     return outcome.code
 
 
-def _job_here(arguments: argparse.Namespace, profile: Profile) -> tuple[JobSpec, str]:
-    """Returns the job on this machine, checked, and the folder of its tf.data service's journal; empty without one."""
-    from official_trainer.inputs import data_service
-    from official_trainer.launch.spec import with_data_service
+def _job_here(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
+    """Returns the job on this machine, checked."""
     from official_trainer.runs import run as engine
     from official_trainer.runs.job import check_ready
 
     mode = job_spec.read_mode(arguments, profile)
-    ports = job_spec.use_data_service(arguments, profile.counts)
     prediction = flags.read_prediction(arguments)
     starting = functools.partial(engine.check_startable, prediction=prediction)
     check = check_ready if arguments.dry_run else starting  # the latter makes the directory
     job = job_spec.check_job(arguments, profile, mode, check)
     roles = [dataclasses.replace(role, environ=profile.environ) for role in job.roles]
-    job = dataclasses.replace(job, roles=tuple(roles))
-    if not ports:
-        return job, ""
-    # A new folder: the journal of an earlier service has addresses that other processes may use now.
-    journal = files.join(job.model_dir, data_service.WORK_DIR, str(ports[0]))
-    return with_data_service(job, ports, journal), journal
+    return dataclasses.replace(job, roles=tuple(roles))
 
 
 def _print_commands(members: Sequence[Member]) -> None:

@@ -9,7 +9,7 @@ from official_trainer.cli import process
 from official_trainer.launch.verbs import launch as verb
 from official_trainer.processes import forked, local
 from official_trainer.processes.attempt import Options
-from official_trainer.processes.job import DATA_ROLES, JobProcesses, Role
+from official_trainer.processes.job import JobProcesses, Role
 from official_trainer.processes.output import Printer
 
 
@@ -19,8 +19,6 @@ def main(folder, wanted):
             name=name,
             count=count,
             argv=("tests.support.processes.scripted_role", folder, json.dumps(wanted["sources"])),
-            environ={"SERVES": name} if name in DATA_ROLES else {},
-            ports=tuple(range(count)) if name in DATA_ROLES else (),
         )
         for name, count in wanted["counts"].items()
     )

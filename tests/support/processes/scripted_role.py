@@ -10,11 +10,8 @@ from pathlib import Path
 from official_trainer.distributed.cluster import process_name
 
 FOLDER, SOURCES = Path(sys.argv[1]), json.loads(sys.argv[2])
-if "SERVES" in os.environ:  # of a data service, whose processes are in no cluster
-    TASK = {"type": os.environ["SERVES"], "index": int(sys.argv[-1].removeprefix("--port="))}
-else:
-    TASK = json.loads(os.environ["TF_CONFIG"])["task"]
-NAME = "dispatcher" if TASK["type"] == "dispatcher" else process_name(TASK["type"], TASK["index"]).replace("_", " ")
+TASK = json.loads(os.environ["TF_CONFIG"])["task"]
+NAME = process_name(TASK["type"], TASK["index"])
 
 
 def touch(mark, text=""):

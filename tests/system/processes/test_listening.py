@@ -38,7 +38,6 @@ class Job(LocalJob):
     ("words", "silent"),
     [
         (["--workers=1", "--ps=1"], set()),
-        (["--workers=1", "--data_workers=1"], {"worker 0"}),
         pytest.param(["--workers=2", "--evaluator"], {"evaluator"}, marks=pytest.mark.full),
     ],
     ids=" ".join,

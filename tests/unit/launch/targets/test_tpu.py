@@ -8,7 +8,6 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.config import ConfigError
-from official_trainer.launch import spec
 from official_trainer.launch.targets.tpu import CloudTpu
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from tests.support.launch.rendered import NAME, RUN, TPU, job_for, profile_of
@@ -66,12 +65,9 @@ def test_jobs_that_a_slice_cannot_run():
 
 
 def test_what_a_slice_does_not_have():
-    """N20: files of this machine, a tf.data service; what is in the source, or at a URL, is there."""
+    """N20: files of this machine; what is in the source, or at a URL, is there."""
     words = ["--config_file=/home/me/a.yaml", "--config_file=configs/b.yaml", "--config_file=gs://b/d.yaml"]
     assert problems(TPU, *words).startswith("--config_file=/home/me/a.yaml is a file of this machine; use a path rel")
-    job = spec.with_data_service(job_for(profile(TPU)), [12000, 12001], "/journal")
-    message = "\n".join(CloudTpu(profile(TPU)).problems(job))
-    assert "dispatcher: " in message and "data_worker: " in message
 
 
 TYPES = (

@@ -39,7 +39,6 @@ REFUSED = (
     (["local", "--max_restarts=3", "digits_cnn"], "--max_restarts=3 has no effect without --supervise; add that"),
     (["local", "digits_cnn", "--mode=eval"], "--mode=eval does not train: use `official-trainer train"),
     (["local", "--ps=1", "digits_cnn", "--mode=predict"], "--mode=predict has nothing to do for ps; leave it out"),
-    (["local", "--data_workers=1", "digits_cnn", "--mode=predict"], "and --mode=predict has none; leave it out"),
     (
         ["slurm", "--", "predict", "digits_cnn", "--model_dir=/runs/x", "--output=/elsewhere"],
         "--output=/elsewhere is not below --model_dir, which the processes of a job share; name a folder below "
