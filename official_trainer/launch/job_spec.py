@@ -186,10 +186,9 @@ def check_sweep(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
         raise UsageError(f"each worker of a sweep trains and evaluates alone; leave {' and '.join(idle)} out")
     sweep = load_sweep()
     assert sweep is not None, "the parser knows the command"
-    command = sweep.worker_command(arguments)
-    grace = command.grace_seconds + _GRACE_MARGIN_SECONDS
-    job = shared_job(profile.workers, [SWEEP, *command.words], grace_seconds=grace)
-    return dataclasses.replace(job, model_dir=command.directory, cwd=os.getcwd())
+    words, directory, grace_seconds = sweep.worker_command(arguments)
+    job = shared_job(profile.workers, [SWEEP, *words], grace_seconds=grace_seconds + _GRACE_MARGIN_SECONDS)
+    return dataclasses.replace(job, model_dir=directory, cwd=os.getcwd())
 
 
 def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check: Callable[[Job], object]) -> JobSpec:

@@ -141,13 +141,14 @@ def _sweep(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the figures of a sweep, and how many trials have no result to draw, by their states."""
     shares = summary["importance"] or {}
     names = short_names(shares)
-    compared = [trial for trial in summary["trials"] if trial["state"] == "complete" and trial["values"]]
+    compared = [trial for trial in summary["trials"] if trial["state"] == "complete" and trial["value"] is not None]
     numbers = {trial["number"] for trial in compared}
     left_out = collections.Counter(trial["state"] for trial in summary["trials"] if trial["number"] not in numbers)
     return {
-        "objectives": summary["objectives"],
+        "metric": summary["metric"],
+        "direction": summary["direction"],
         "best": summary["best"],
         "importance": [[names[path], share] for path, share in shares.items()],
-        "trials": [[trial["number"], *map(encode, trial["values"])] for trial in compared],
+        "trials": [[trial["number"], encode(trial["value"])] for trial in compared],
         "left_out": [f"{count} {state}" for state, count in left_out.items()],
     }

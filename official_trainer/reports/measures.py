@@ -14,7 +14,6 @@ from typing import Any, Literal, cast
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean
-from official_trainer.reports import sweep_figures
 from official_trainer.reports.opened import OpenedRun
 from official_trainer.reports.sweep_figures import Direction
 from official_trainer.shown import first_few
@@ -77,11 +76,12 @@ def deciding(runs: Iterable[OpenedRun], summaries: Iterable[Mapping[str, Any] | 
 
     Args:
       runs: those whose configs name such a metric.
-      summaries: what `sweep_figures.summary` returns for their folders; the metrics of sweeps are the first.
+      summaries: what `sweep_figures.summary` returns for their folders; those of sweeps are the first.
     """
     directions: dict[str, Direction | None] = {}
     for summary in summaries:
-        directions |= {} if summary is None else sweep_figures.directions(summary)
+        if summary is not None:
+            directions[summary["metric"].replace("|", "/")] = summary["direction"]
     for record in (run.recorded for run in runs):
         if record.metric and not isinstance(record.best, Mapping):  # which a rule of the user's compares
             name = record.metric.replace("|", "/")

@@ -12,25 +12,15 @@ from typing import Any, Literal
 Direction = Literal["max", "min"]
 """Which values of a metric are better."""
 
-_DIRECTIONS: Mapping[str, Direction] = {"maximize": "max", "minimize": "min"}
-
 
 def summary(directory: str) -> Mapping[str, Any] | None:
     """Returns the summary of the sweep in a folder; None without a sweep, and where sweeps are not installed.
 
-    It has `objectives` (each a `metric` and a `direction`), `counts` of trials by state, the numbers of the `best`
-    trials, the `importance` of fields, and `trials` (`number`, `state`, `values`, `params`, `run`).
+    It has the `metric` that is compared and its `direction`, `counts` of trials by state, the number of the `best`
+    trial, the `importance` of fields, and `trials` (`number`, `state`, `value`, `params`, `run`).
     """
     try:
         from official_trainer.sweeps import results
     except ModuleNotFoundError:
         return None
     return results.summary(directory) if results.is_sweep(directory) else None
-
-
-def directions(summary: Mapping[str, Any]) -> dict[str, Direction]:
-    """Returns the metrics by which a sweep compares trials, and which of their values are better."""
-    return {
-        objective["metric"].replace("|", "/"): _DIRECTIONS[objective["direction"]]
-        for objective in summary["objectives"]
-    }

@@ -46,8 +46,8 @@ from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.tracking.monitored import find_metric
 
 OUTPUT = "output.log"
-REASON, STEP, REFUSED, PRUNED_AT, RETRIES = "reason", "step", "refused", "pruned_at", "retries"
-"""Attributes of a trial: why it ended, at which step, that it never ran, where the pruner ended it, what it repeats."""
+REASON, STEP, REFUSED, PRUNED_AT = "reason", "step", "refused", "pruned_at"
+"""Attributes of a trial: why it ended, at which step, that it never ran, where the pruner ended it."""
 
 MOST_FAILURES = 5
 """So many trials may fail one after the other."""
@@ -98,6 +98,7 @@ class Driver:
         self._environs = environments(plan.config.parallel, os.environ)
         self._locks: dict[int, DirectoryLock] = {}
         self._work: dict[int, Work] = {}
+        self._num_before = len(self._trials())  # failures before this command do not end it
         self._is_waiting = False
 
     def run(self) -> None:
@@ -126,10 +127,10 @@ class Driver:
         """Starts trials as long as there is room; returns whether there is more to do, here or elsewhere."""
         while True:
             trials = self._trials()
-            refuse_more(self._plan.directory, trials)
+            refuse_more(trials, since=self._num_before)
             done = count_done(self._plan, trials)
             self._shown.count(done, self._plan.total)
-            wants_more = done < self._plan.total or any(trial.state == TrialState.WAITING for trial in trials)
+            wants_more = done < self._plan.total
             used = {work.slot for work in self._work.values()}
             free = [slot for slot in range(self._plan.config.parallel) if slot not in used]
             if not wants_more or not free:
@@ -155,9 +156,8 @@ class Driver:
                 work = Work(self._draws.draw(frozen), lock, slot, reported=set(frozen.intermediate_values))
                 work.is_pruned = PRUNED_AT in frozen.user_attrs
                 return work
-        pending = sum(trial.state in (TrialState.RUNNING, TrialState.WAITING) for trial in trials)
-        is_waiting = any(trial.state == TrialState.WAITING for trial in trials)
-        if not is_waiting and count_done(self._plan, trials) + pending >= self._plan.total:
+        running = sum(trial.state == TrialState.RUNNING for trial in trials)
+        if count_done(self._plan, trials) + running >= self._plan.total:
             return None
         trial = self._draws.draw()
         lock = self._claimed(trial.number)
@@ -240,12 +240,12 @@ class Driver:
         if work.is_pruned or not files.exists(path) or (size := files.size_bytes(path)) == work.seen_bytes:
             return
         work.seen_bytes = size
-        for step, values in evaluations(path, self._plan.objective):
-            if step in work.reported or len(values) > 1 or math.isnan(values[0]):
+        for step, value in evaluations(path, self._plan.objective):
+            if step in work.reported or math.isnan(value):
                 continue
             work.reported.add(step)
-            work.trial.report(values[0], step)
-            self._shown.report(work.trial.number, step, values[0])
+            work.trial.report(value, step)
+            self._shown.report(work.trial.number, step, value)
             if self._plan.config.pruner is not None and work.trial.should_prune():
                 work.is_pruned = True
                 work.trial.set_user_attr(PRUNED_AT, step)
@@ -276,7 +276,7 @@ class Driver:
         elif (best := counted(files.join(run, "metrics.jsonl"), self._plan.objective)) is None:
             self._end(work, TrialState.PRUNED, f"{self._plan.objective.metric} is NaN in every evaluation")
         else:
-            self._end(work, TrialState.COMPLETE, values=best[1], facts={STEP: best[0]})
+            self._end(work, TrialState.COMPLETE, value=best[1], facts={STEP: best[0]})
 
     def _end_pruned(self, work: Work) -> None:
         """Ends a trial that the pruner has ended, and whose process is gone."""
@@ -290,7 +290,7 @@ class Driver:
         state: TrialState,
         reason: str = "",
         *,
-        values: Sequence[float] | None = None,
+        value: float | None = None,
         facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Tells Optuna how a trial has ended, with why, and further attributes."""
@@ -298,7 +298,7 @@ class Driver:
             work.trial.set_user_attr(name, fact)
         if reason:
             work.trial.set_user_attr(REASON, reason)
-        self._study.tell(work.trial.number, values, state=state)
+        self._study.tell(work.trial.number, value, state=state)
         self._shown.end(self._trials()[work.trial.number])
         self._drop(work)
 
@@ -362,19 +362,23 @@ def count_done(plan: Plan, trials: Sequence[FrozenTrial]) -> int:
     return sum(trial.state in ended and REFUSED not in trial.user_attrs for trial in trials)
 
 
-def refuse_more(sweep_dir: str, trials: Sequence[FrozenTrial]) -> None:
+def refuse_more(trials: Sequence[FrozenTrial], *, since: int) -> None:
     """Returns if a sweep may go on after its failures.
+
+    Args:
+      trials: of the sweep.
+      since: the first one that this command has begun; failures of earlier ones do not count.
 
     Raises:
       SweepError: too many trials failed one after the other, or too many draws were refused.
     """
-    retried = {trial.user_attrs.get(RETRIES) for trial in trials}
-    ended = [trial for trial in trials if trial.state.is_finished() and trial.number not in retried]
-    failed, refused = ended[-MOST_FAILURES:], ended[-_MOST_REFUSED:]
+    ended = [trial for trial in trials if trial.state.is_finished()]
+    failed = [trial for trial in ended if trial.number >= since][-MOST_FAILURES:]
+    refused = ended[-_MOST_REFUSED:]
     if len(failed) == MOST_FAILURES and all(trial.state == TrialState.FAIL for trial in failed):
         raise SweepError(
             f"the last {MOST_FAILURES} trials failed; the last one: {failed[-1].user_attrs.get(REASON)}\nMend the "
-            f"cause. After `official-trainer sweep retry {sweep_dir}`, the same command as before runs them again",
+            "cause; the same command as before then goes on with other trials",
             ExitCode.FAILED,
         )
     if len(refused) == _MOST_REFUSED and all(REFUSED in trial.user_attrs for trial in refused):
@@ -384,31 +388,30 @@ def refuse_more(sweep_dir: str, trials: Sequence[FrozenTrial]) -> None:
         )
 
 
-def evaluations(path: str, objective: Objective) -> Iterator[tuple[int, tuple[float, ...]]]:
-    """Yields the step of each evaluation, and its value of each metric that is compared.
+def evaluations(path: str, objective: Objective) -> Iterator[tuple[int, float]]:
+    """Yields the step of each evaluation, and its value of the metric that is compared.
 
     Args:
       path: of `metrics.jsonl`.
       objective: what is compared.
 
     Raises:
-      SweepError: an evaluation lacks a metric.
+      SweepError: an evaluation lacks the metric.
     """
     for row in read_rows(path):
         if row["split"] != EVALUATION:
             continue
         numbers = numbers_of(row)
-        values = {name: find_metric(numbers, name) for name in objective.directions}
-        absent = next((name for name, value in values.items() if value is None), None)
-        if absent is not None:
-            what = f"{absent!r} is compared, and the evaluation produces {', '.join(sorted(numbers))}"
+        value = find_metric(numbers, objective.metric)
+        if value is None:
+            what = f"{objective.metric!r} is compared, and the evaluation produces {', '.join(sorted(numbers))}"
             fix = "Name one of these in a new sweep, with another --model_dir"
-            raise SweepError(f"objective: {what}{did_you_mean(absent, numbers)}. {fix}")
-        yield row["step"], tuple(value for value in values.values() if value is not None)
+            raise SweepError(f"objective: {what}{did_you_mean(objective.metric, numbers)}. {fix}")
+        yield row["step"], value
 
 
-def counted(path: str, objective: Objective) -> tuple[int, tuple[float, ...]] | None:
-    """Returns the evaluation that counts of a trial that is done; None if a metric is NaN in each; see `evaluations`.
+def counted(path: str, objective: Objective) -> tuple[int, float] | None:
+    """Returns the evaluation that counts of a trial that is done; None if it is NaN in each; see `evaluations`.
 
     Raises:
       SweepError: there is none, which would be so for other trials too.
@@ -416,11 +419,11 @@ def counted(path: str, objective: Objective) -> tuple[int, tuple[float, ...]] | 
     rows = list(evaluations(path, objective)) if files.exists(path) else []
     if not rows:
         raise SweepError(f"{path} has no evaluation, so the trial cannot be compared; set task.validation_data")
-    comparable = [(step, values) for step, values in rows if not any(map(math.isnan, values))]
+    comparable = [(step, value) for step, value in rows if not math.isnan(value)]
     if not comparable or objective.evaluation == "last":
         return comparable[-1] if comparable else None
-    best_of = max if objective.directions[objective.metric] == "max" else min
-    return best_of(comparable, key=lambda row: row[1][0])
+    best_of = max if objective.direction == "max" else min
+    return best_of(comparable, key=lambda row: row[1])
 
 
 def failure(trial_dir: str, how: str) -> str:

@@ -37,9 +37,9 @@ def summary(directory: str) -> dict[str, Any]:
     """Returns a sweep as it stands.
 
     Returns:
-      `objectives`: each metric that is compared with Optuna's word for its direction; `counts`: the number of trials
-      by their state; `best`: the numbers of the best trials; `importance`: the share of each field in a trial being
-      among the best, None if too few trials tell; `trials`: the number, state, values, drawn fields and run of each.
+      `metric`: what is compared; `direction`: `max` or `min`; `counts`: the number of trials by their state; `best`:
+      the number of the best trial, None without one; `importance`: the share of each field in a trial being among the
+      best, None if too few trials tell; `trials`: the number, state, value, drawn fields and run of each.
 
     Raises:
       SweepError: no sweep is there, it cannot be read, or Optuna is not installed.
@@ -51,13 +51,14 @@ def summary(directory: str) -> dict[str, Any]:
     trials = []
     for trial in opened_study.get_trials(deepcopy=False):
         run = run_of(trial.number)
-        facts = {"number": trial.number, "state": STATES[trial.state.name], "values": trial.values}
+        facts = {"number": trial.number, "state": STATES[trial.state.name], "value": trial.value}
         is_there = files.exists(files.join(directory, run, files.RUN_FILE))
-        trials.append(facts | {"params": values_of(trial), "run": run if is_there else None})
-    metrics = zip(described["sweep"]["objective"]["directions"], opened_study.directions, strict=True)
+        trials.append(facts | {"params": trial.params, "run": run if is_there else None})
+    objective = described["sweep"]["objective"]
     states = [trial["state"] for trial in trials]
     return {
-        "objectives": [{"metric": name, "direction": direction.name.lower()} for name, direction in metrics],
+        "metric": objective["metric"],
+        "direction": objective["direction"],
         "counts": {state: states.count(state) for state in STATES.values() if state in states},
         "best": best(opened_study),
         "importance": study.importance(opened_study),
@@ -97,14 +98,7 @@ def opened(directory: str) -> Any:
     return study.load(directory)
 
 
-def values_of(trial: Any) -> dict[str, Any]:
-    """Returns what was drawn for a trial, or for one that waits what it will have."""
-    return dict(trial.params or trial.system_attrs.get("fixed_params", {}))
-
-
-def best(study: Any) -> list[int]:
-    """Returns the number of the best trial; of several metrics, those that no other one beats in every metric."""
-    complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
-    if len(study.directions) > 1:
-        return [trial.number for trial in study.best_trials]
-    return [study.best_trial.number] if complete else []
+def best(study: Any) -> int | None:
+    """Returns the number of the best trial; None if none is complete."""
+    is_complete = any(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False))
+    return study.best_trial.number if is_complete else None

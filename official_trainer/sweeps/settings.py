@@ -7,7 +7,7 @@ Does not own: the language of the space (`distributions.py`), making Optuna's ob
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from official_trainer.config import Config, ConfigError, FrozenDict, NonNegative, Positive, Problem, Resolved, fields
@@ -36,14 +36,11 @@ class ObjectiveConfig(Config):
       direction: whether the highest (`max`) or the lowest (`min`) value is the best; null takes that of
         `trainer.best_checkpoint_metric_comp`, for the metric of the best checkpoint only.
       evaluation: whether the `best` or the `last` evaluation of a trial counts.
-      others: further metrics, each with its direction. All values are those of the evaluation that counts for `metric`,
-        and the best trials are those that no other one beats in every metric.
     """
 
     metric: str = ""
     direction: Direction | None = None
     evaluation: Literal["best", "last"] = "best"
-    others: dict[str, Direction] = FrozenDict()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,8 +75,6 @@ class SweepConfig(Config):
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.space:
             yield "space", "holds no field; write PATH: log(1e-5, 1e-1), or give --space='PATH=log(1e-5, 1e-1)'"
-        if self.pruner is not None and self.objective.others:
-            yield "pruner", "compares trials by one metric, and objective.others names more; remove one of them"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,17 +82,14 @@ class Objective:
     """What trials are compared by, decided.
 
     Attributes:
-      directions: each metric, the one of `objective.metric` first, with its direction.
-      evaluation: `best` or `last`.
+      metric: of evaluations.
+      direction: whether its highest (`max`) or its lowest (`min`) value is the best.
+      evaluation: `best` or `last`: which one of a trial counts.
     """
 
-    directions: Mapping[str, Direction]
+    metric: str
+    direction: Direction
     evaluation: str
-
-    @property
-    def metric(self) -> str:
-        """The first metric, whose value decides which evaluation counts."""
-        return next(iter(self.directions))
 
 
 def objective_of(settings: Resolved, trainer: Any) -> Objective:
@@ -108,17 +100,13 @@ def objective_of(settings: Resolved, trainer: Any) -> Objective:
       trainer: the experiment's section `trainer`.
 
     Raises:
-      ConfigError: no metric is named, one is named twice, or its direction is not known.
+      ConfigError: no metric is named, or its direction is not known.
     """
     wanted, monitored = settings.config.objective, trainer.best_checkpoint_eval_metric
     metric = wanted.metric or monitored
     if not metric:
         fix = "name one, or set trainer.best_checkpoint_eval_metric in the experiment"
         raise ConfigError([Problem("no metric is named", "objective.metric", fix=fix)])
-    if metric in wanted.others:
-        raise refused(
-            settings, Problem(f"names {metric!r}, which is compared already; leave it out", "objective.others")
-        )
     direction = wanted.direction
     if direction is None and metric == monitored:
         direction = DIRECTIONS[trainer.best_checkpoint_metric_comp]
@@ -126,7 +114,7 @@ def objective_of(settings: Resolved, trainer: Any) -> Objective:
         what = f"it is not declared which values of {metric!r} are better"
         fix = "set it to max or min; only for trainer.best_checkpoint_eval_metric is it known without"
         raise refused(settings, Problem(what, "objective.direction", fix=fix))
-    return Objective({metric: direction, **wanted.others}, wanted.evaluation)
+    return Objective(metric, direction, wanted.evaluation)
 
 
 def origin_of(resolved: Resolved, path: str) -> Origin | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from official_trainer.config.text import short_names
 from official_trainer.shown import printable
-from official_trainer.sweeps.results import STATES, values_of
+from official_trainer.sweeps.results import STATES
 from official_trainer.sweeps.settings import Objective
 from official_trainer.tracking.console import can_redraw, rich_console
 
@@ -60,7 +60,7 @@ class Shown:
 
     def end(self, trial: Any) -> None:
         """Shows how a trial has ended."""
-        self.say(f"trial {trial.number} {ending(trial, list(self._objective.directions))}")
+        self.say(f"trial {trial.number} {ending(trial, self._objective.metric)}")
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -75,48 +75,45 @@ def names_of(space: Mapping[str, object]) -> dict[str, str]:
     return names if len(set(branches)) < len(branches) else dict(zip(names, branches, strict=True))
 
 
-def ending(trial: Any, metrics: list[str]) -> str:
+def ending(trial: Any, metric: str) -> str:
     """Returns how a trial stands, as in `complete: accuracy 0.97 at step 200`."""
     state, facts = STATES[trial.state.name], trial.user_attrs
     if state == "complete":
-        results = ", ".join(f"{name} {value:.6g}" for name, value in zip(metrics, trial.values, strict=True))
-        return f"complete: {results} at step {facts.get('step')}"
+        return f"complete: {metric} {trial.value:.6g} at step {facts.get('step')}"
     at = f" after step {trial.last_step}" if state == "pruned" and trial.last_step is not None else ""
     return f"{state}{at}: {facts['reason']}" if "reason" in facts else f"{state}{at}"
 
 
-def print_table(described: Mapping[str, Any], study: Any, best: list[int], width: int) -> None:
+def print_table(described: Mapping[str, Any], study: Any, best: int | None, width: int) -> None:
     """Prints the table of a sweep's trials, and below it why trials failed and which fields matter.
 
     Args:
       described: the content of `sweep.json`.
       study: Optuna's.
-      best: the numbers of the best trials.
+      best: the number of the best trial; None without one.
       width: columns of the table.
     """
     from rich import box, console, table
 
     names = names_of(described["sweep"]["space"])
-    metrics = list(described["sweep"]["objective"]["directions"])
+    metric = described["sweep"]["objective"]["metric"]
     shown = table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     shown.add_column("trial", justify="right", no_wrap=True)
     shown.add_column("state", no_wrap=True)
-    for metric in metrics:
-        shown.add_column(metric, justify="right")
+    shown.add_column(metric, justify="right")
     for name in names.values():
         shown.add_column(name, justify="right", overflow="ellipsis")
     trials = study.get_trials(deepcopy=False)
     for trial in trials:
-        state = "best" if trial.number in best else STATES[trial.state.name]
-        values = [f"{value:.6g}" for value in trial.values or []] + [""] * len(metrics)
-        drawn = values_of(trial)
-        cells = [_short(drawn[path]) if path in drawn else "" for path in names]
-        shown.add_row(str(trial.number), state, *values[: len(metrics)], *map(printable, cells))
+        state = "best" if trial.number == best else STATES[trial.state.name]
+        value = "" if trial.value is None else f"{trial.value:.6g}"
+        cells = [_short(trial.params[path]) if path in trial.params else "" for path in names]
+        shown.add_row(str(trial.number), state, value, *map(printable, cells))
     printed = console.Console(file=sys.stdout, width=width, highlight=False, markup=False)
     printed.print(shown)
     for trial in trials:
         if trial.state.name == "FAIL":
-            printed.print(printable(f"trial {trial.number} {ending(trial, metrics)}"))
+            printed.print(printable(f"trial {trial.number} {ending(trial, metric)}"))
 
 
 def _short(value: object) -> str:

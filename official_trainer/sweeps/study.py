@@ -33,9 +33,6 @@ MOST_COMBINATIONS = 1000
 LEAST_TRIALS = 10
 """With fewer complete trials, chance says more than a field."""
 
-WORDS = {"max": "maximize", "min": "minimize"}
-"""Each direction, as Optuna calls it."""
-
 _NAME = "sweep"  # of the study; it decides what Hyperband does, so it is the same for all
 _OF_THE_SWEEP = {"QMCSampler"}  # its points are one sequence, so all trials need the same seed
 
@@ -108,16 +105,11 @@ class Draws:
         study.pruner = pruner_of(config) or optuna.pruners.NopPruner()
 
     def draw(self, unfinished: optuna.trial.FrozenTrial | None = None) -> optuna.Trial:
-        """Returns a new trial, the next one that waits, or one that another process has begun, with all its values.
+        """Returns a new trial, or one that another process has begun, with all its values.
 
         Values that it has stay as they are.
         """
-        if unfinished is not None:
-            number = unfinished.number
-        else:
-            trials = self.study.get_trials(deepcopy=False)
-            waiting = (trial.number for trial in trials if trial.state == optuna.trial.TrialState.WAITING)
-            number = next(waiting, len(trials))
+        number = len(self.study.get_trials(deepcopy=False)) if unfinished is None else unfinished.number
         self.study.sampler = sampler_of(self._config, number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -133,12 +125,13 @@ class Draws:
 def create(storage: Any, objective: Objective) -> optuna.Study:
     """Returns the study of a sweep, which is made if it is not there."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    directions: list[Any] = [WORDS[direction] for direction in objective.directions.values()]
-    study = optuna.create_study(storage=storage, study_name=_NAME, directions=directions, load_if_exists=True)
+    directions = optuna.study.StudyDirection
+    direction = directions.MAXIMIZE if objective.direction == "max" else directions.MINIMIZE
+    study = optuna.create_study(storage=storage, study_name=_NAME, direction=direction, load_if_exists=True)
     if study.metric_names is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.set_metric_names(list(objective.directions))
+            study.set_metric_names([objective.metric])
     return study
 
 
@@ -165,9 +158,8 @@ def importance(study: optuna.Study) -> dict[str, float] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the evaluator may change
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        target = None if len(study.directions) == 1 else lambda trial: trial.values[0]
         try:
-            shares = optuna.importance.get_param_importances(study, evaluator=evaluator, target=target)
+            shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
         except (RuntimeError, ValueError):  # all trials have the same values
             return None
     return dict(shares) or None
@@ -183,7 +175,7 @@ def rehearse(config: SweepConfig, space: Space, objective: Objective) -> None:
     sampler_of(config)
     try:
         for _ in range(2):
-            draws.study.tell(draws.draw(), [0.0] * len(objective.directions))
+            draws.study.tell(draws.draw(), 0.0)
     except (ValueError, NotImplementedError, ImportError, RuntimeError) as error:
         raise ConfigError([Problem(f"Optuna says: {error}", "sampler")]) from error
 

@@ -52,9 +52,10 @@ def run(plan: Plan, shown: Shown) -> optuna.Study:
         with FileLock(files.join(plan.directory, ".draw.lock")):
             if not files.exists(path):
                 shown.say("trying one step and one evaluation")
-                metrics = [f"--metric={metric}" for metric in plan.objective.directions]
                 folder = files.join(plan.directory, rehearsal.FOLDER)
-                rehearsal.rehearse([*plan.experiment.command("check", folder, ()), *metrics], plan.directory)
+                rehearsal.rehearse(
+                    [*plan.experiment.command("check", folder, ()), f"--metric={plan.objective.metric}"], plan.directory
+                )
             _describe(plan, path)
             created = study.create(study.storage_of(plan.directory), plan.objective)
         Driver(plan, Draws(created, plan.space, plan.config), shown).run()

@@ -30,7 +30,9 @@ A package adds a verb in its pyproject.toml:
 A verb whose work the workers of a job can share is named in `launch/job_spec.py`, and has
 
     add_worker_flags(parser: official_trainer.cli.flags.Parser) -> None      its own flags that each worker gets
-    worker_command(arguments: argparse.Namespace) -> WorkerCommand           refuses what the workers would refuse
+    worker_command(arguments: argparse.Namespace) -> tuple[list[str], str, float]
+                                              the words after the verb, the directory that the workers share, and how
+                                              many seconds one may save after SIGTERM; refuses what they would refuse
 """
 
 from __future__ import annotations
@@ -40,7 +42,6 @@ import importlib
 import os
 import types
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from official_trainer.cli import help_text
 from official_trainer.cli.flags import Parser
@@ -48,20 +49,6 @@ from official_trainer.errors import UserError
 
 ENTRY_POINTS = "official_trainer.verbs"
 _NO_GROUP = "Other verbs"
-
-
-class WorkerCommand(NamedTuple):
-    """What each worker of a job runs that shares the work of a verb with the others.
-
-    Attributes:
-      words: after the verb.
-      directory: where they share it.
-      grace_seconds: how long one of them may save after SIGTERM.
-    """
-
-    words: list[str]
-    directory: str
-    grace_seconds: float
 
 
 def own_names() -> tuple[str, ...]:

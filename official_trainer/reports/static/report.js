@@ -102,28 +102,28 @@ function curves() {
 
 // The figures of a sweep: results by trial with the best so far, and which fields matter.
 
-function history({ metric, direction }, at) {
-  const points = DATA.sweep.trials.map((trial) => [trial[0], trial[at + 1]]).filter(([, y]) => typeof y === "number");
+function history({ metric, direction, best, trials }) {
+  const points = trials.filter(([, y]) => typeof y === "number");
   const ys = points.map(([, y]) => y), low = Math.min(...ys), high = Math.max(...ys), last = Math.max(1, ...points.map(([x]) => x));
   const x = (trial) => 52 + (330 * trial) / last, y = (result) => 170 - (150 * (result - low)) / (high - low || 1);
   const grid = [low, (low + high) / 2, high].map((value) => [svg("line", { class: "grid", x1: 52, x2: 382, y1: y(value), y2: y(value) }),
     svg("text", { x: 46, y: y(value) + 4, "text-anchor": "end" }, number(value, 3))]);
-  const better = direction === "maximize" ? Math.max : Math.min, soFar = ys.map((_, i) => better(...ys.slice(0, i + 1)));
+  const better = direction === "max" ? Math.max : Math.min, soFar = ys.map((_, i) => better(...ys.slice(0, i + 1)));
   const path = points.map(([trial], i) => (i ? `H${x(trial)}V${y(soFar[i])}` : `M${x(trial)} ${y(soFar[i])}`)).join("");
-  const dots = points.map(([trial, result]) => svg("circle", { cx: x(trial), cy: y(result), r: 3.5, class: DATA.sweep.best.includes(trial) ? "best" : "dot" },
+  const dots = points.map(([trial, result]) => svg("circle", { cx: x(trial), cy: y(result), r: 3.5, class: trial === best ? "best" : "dot" },
     svg("title", {}, `trial ${trial}: ${number(result)}`)));
   const ends = [svg("text", { x: 52, y: 195 }, "trial 0"), svg("text", { x: 382, y: 195, "text-anchor": "end" }, `trial ${last}`)];
-  return el("div", { class: "card" }, el("h3", {}, `${metric} by trial, ${direction === "maximize" ? "higher" : "lower"} is better`),
+  return el("div", { class: "card" }, el("h3", {}, `${metric} by trial, ${direction === "max" ? "higher" : "lower"} is better`),
     svg("svg", { viewBox: "0 0 400 200", role: "img", "aria-label": `${points.length} results, the best ${number(soFar.at(-1))}` },
       grid, svg("path", { d: path, class: "so-far" }), dots, ends));
 }
 
 function sweep() {
   if (!DATA.sweep) return null;
-  const { objectives, importance, left_out: leftOut, trials } = DATA.sweep;
+  const { importance, left_out: leftOut, trials } = DATA.sweep;
   const bars = importance.map(([name, share]) => el("li", {}, el("span", {}, name), el("b", {}, percent(share)), el("i", { style: { width: `${100 * share}%` } })));
   const about = `${trials.length} complete trials are drawn.${leftOut.length ? ` Left out: ${leftOut.join(", ")}.` : ""}`;
-  return section("sweep", "Sweep", about, trials.length ? el("div", { class: "charts" }, objectives.map(history),
+  return section("sweep", "Sweep", about, trials.length ? el("div", { class: "charts" }, history(DATA.sweep),
     bars.length ? el("div", { class: "card" }, el("h3", {}, "Which fields matter"), el("ul", { class: "bars" }, bars)) : null) : null);
 }
 

@@ -1,8 +1,7 @@
 """Train an experiment many times, with values drawn from a space.
 
 The same command continues a sweep that was stopped or killed, and works on it beside another one that runs. With a word
-in place of the experiment: `sweep show DIR` prints its table, `sweep best DIR` the values of its best trial, and
-`sweep retry DIR` has trials run again.
+in place of the experiment: `sweep show DIR` prints its table, and `sweep best DIR` the values of its best trial.
 
 Owns: `sweep`, its flags and these words.
 Does not own: the sweep (`sweeps/`), the run of a trial (`official-trainer train`), the table (`sweeps/shown.py`).
@@ -14,11 +13,11 @@ import argparse
 import copy
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, process, target, terminal, verbs
+from official_trainer.cli import flags, process, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode
 from official_trainer.nearest import did_you_mean
@@ -28,10 +27,7 @@ if TYPE_CHECKING:
     from official_trainer.sweeps.plan import Plan
 
 GROUP = "Find settings, and compare runs"
-USAGE = (
-    "EXPERIMENT|show DIR|best DIR|retry DIR [N …] [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] "
-    "[PATH=VALUE …]"
-)
+USAGE = "EXPERIMENT|show DIR|best DIR [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     (
         "official-trainer sweep digits_mlp --space=sweep.yaml --trials=6 --model_dir=runs/sweep",
@@ -48,8 +44,7 @@ def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `sweep`."""
     flags.add_run_flags(parser)
     parser.group(flags.WHICH_RUN)
-    parser.positional("directory", "DIR", "with `show`, `best` and `retry`: the directory of a sweep")
-    parser.positionals("numbers", "N", "with `retry`: trials that run again (default: those that failed)")
+    parser.positional("directory", "DIR", "with `show` and `best`: the directory of a sweep")
     parser.group("Sweep", "It needs --model_dir, where `trials/N/run` is the run directory of trial N.")
     add_worker_flags(parser)
     parser.value("trial", "N", "with `best`: the trial to take (default: the best one)")
@@ -71,9 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     if act is None and arguments.directory:
         near = did_you_mean(str(arguments.name), _WORDS)
         raise UsageError(f"unexpected argument {arguments.directory!r}: name one experiment{near}")
-    for flag, (name, is_in_use) in _OF_WORDS.items():
-        if name != arguments.name and is_in_use(arguments):
-            raise UsageError(f"{flag} is for `official-trainer sweep {name} DIR`; leave it out")
+    for flag in ("trial", "write"):
+        if act is not _best and getattr(arguments, flag) is not None:
+            raise UsageError(f"--{flag} is for `official-trainer sweep best DIR`; leave it out")
     if act is None:
         return _sweep(arguments)
     for word in _words_of_run(arguments):
@@ -111,16 +106,13 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
     trials = study.get_trials(deepcopy=False)
     if arguments.trial is not None:
         number = _number(arguments.trial, len(trials), directory)
-    elif not best:
+    elif best is None:
         raise UsageError(f"{directory} has no complete trial yet; `official-trainer sweep show {directory}` has all")
-    elif len(best) > 1:
-        listed = ", ".join(map(str, best))
-        raise UsageError(f"of several metrics, trials {listed} are the best; choose one with --trial=N")
     else:
-        (number,) = best
+        number = best
     fields = [distributions.read(path, written) for path, written in described["sweep"]["space"].items()]
-    metrics = list(described["sweep"]["objective"]["directions"])
-    head = f"# trial {number} of {directory}, {shown.ending(trials[number], metrics)}"
+    metric = described["sweep"]["objective"]["metric"]
+    head = f"# trial {number} of {directory}, {shown.ending(trials[number], metric)}"
     text = "\n".join([head, *(f"{path}: {value}" for path, value in space.texts(fields, trials[number].params))])
     if arguments.write:
         try:
@@ -131,26 +123,6 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
     terminal.show(text)
 
 
-def _retry(directory: str, arguments: argparse.Namespace) -> None:
-    from official_trainer.sweeps import driver, results
-
-    results.identity(directory)  # says so where there is no sweep
-    study = results.opened(directory)
-    trials = study.get_trials(deepcopy=False)
-    retried = {trial.user_attrs.get(driver.RETRIES) for trial in trials}
-    failed = [trial.number for trial in trials if trial.state.name == "FAIL" and trial.number not in retried]
-    numbers = [_number(word, len(trials), directory) for word in arguments.numbers] or failed
-    for number in numbers:
-        if not trials[number].state.is_finished():
-            raise UsageError(f"trial {number} is not done: the command of the sweep continues it")
-        study.enqueue_trial(trials[number].params, user_attrs={driver.RETRIES: number})
-    if numbers:
-        listed = ", ".join(map(str, numbers))
-        terminal.show(f"the command of the sweep trains them again, as new trials with the same values: {listed}")
-    else:
-        terminal.show(f"no trial in {directory} has failed; name the numbers of those that are to run again")
-
-
 def _number(word: str, count: int, directory: str) -> int:
     if not (word.isascii() and word.isdecimal() and int(word) < count):
         there = f"it has trials 0 to {count - 1}" if count else "it has none yet"
@@ -158,26 +130,20 @@ def _number(word: str, count: int, directory: str) -> int:
     return int(word)
 
 
-_WORDS = {"show": _show, "best": _best, "retry": _retry}
-_OF_WORDS: dict[str, tuple[str, Callable[[argparse.Namespace], object]]] = {
-    "--trial": ("best", lambda arguments: arguments.trial),
-    "--write": ("best", lambda arguments: arguments.write),
-    "N": ("retry", lambda arguments: arguments.numbers),
-}
-"""What only one of the words takes."""
+_WORDS = {"show": _show, "best": _best}
 _READ_BY_WORDS = ("--model_dir", "--quiet", "--traceback")
-"""Flags of the command of a sweep that `show`, `best` and `retry` take too."""
+"""Flags of the command of a sweep that `show` and `best` take too."""
 
 
-def worker_command(arguments: argparse.Namespace) -> verbs.WorkerCommand:
-    """Returns what each worker of a job runs that works on a sweep.
+def worker_command(arguments: argparse.Namespace) -> tuple[list[str], str, float]:
+    """Returns what each worker of a job runs that works on a sweep, as `cli/verbs/__init__.py` says.
 
     Raises:
       UsageError: no directory is named.
       ConfigError: the file of the sweep or the experiment's configuration has a problem.
     """
     plan = _planned(arguments)
-    return verbs.WorkerCommand(_words_of_run(arguments), plan.directory, plan.grace_seconds)
+    return _words_of_run(arguments), plan.directory, plan.grace_seconds
 
 
 def _words_of_run(arguments: argparse.Namespace) -> list[str]:

@@ -280,14 +280,15 @@ HOSTILE = {
 """Names that a page, a terminal or a table would obey."""
 
 SUMMARY = {
-    "objectives": [{"metric": "accuracy", "direction": "maximize"}],
+    "metric": "accuracy",
+    "direction": "max",
     "counts": {"complete": 2, "pruned": 1, "failed": 1},
-    "best": [1],
+    "best": 1,
     "importance": {RATE: 0.75, "runtime.seed": 0.25},
     "trials": [
-        {"number": number, "state": state, "values": values, "params": {RATE: 0.01}, "run": f"trials/{number}/run"}
-        for number, (state, values) in enumerate(
-            [("complete", [0.5]), ("complete", [0.75]), ("pruned", [0.25]), ("failed", None)]
+        {"number": number, "state": state, "value": value, "params": {RATE: 0.01}, "run": f"trials/{number}/run"}
+        for number, (state, value) in enumerate(
+            [("complete", 0.5), ("complete", 0.75), ("pruned", 0.25), ("failed", None)]
         )
     ],
 }

@@ -17,10 +17,10 @@ SPACE = {
 }
 
 
-def write_sweep(directory, trials, *, space=SPACE, directions=None):
+def write_sweep(directory, trials, *, space=SPACE):
     """Writes `sweep.json` and the study of trials, which are those of `trial`; returns the directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    objective = {"directions": directions or {"accuracy": "max"}, "evaluation": "best"}
+    objective = {"metric": "accuracy", "direction": "max", "evaluation": "best"}
     described = {"objective": objective, "space": space}
     content = {"experiment": "digits_mlp", "sweep": described}
     (directory / "sweep.json").write_text(json.dumps(content))
@@ -32,11 +32,11 @@ def write_sweep(directory, trials, *, space=SPACE, directions=None):
     return directory
 
 
-def trial(*values, state="COMPLETE", params=None, reports=None, **facts):
+def trial(value=None, *, state="COMPLETE", params=None, reports=None, **facts):
     """Returns a trial for `write_sweep`; `facts` are its attributes."""
     params = {"task.model.type": "cnn", RATE: 0.001} if params is None else params
     found = {"state": TrialState[state], "params": params, "user_attrs": facts, "intermediate_values": reports or {}}
-    return found | ({"values": list(values)} if values else {})
+    return found | ({} if value is None else {"value": value})
 
 
 def write_run(directory, number, *, status="done", step=200, end=200, seconds=1.5, rows=(), error=""):

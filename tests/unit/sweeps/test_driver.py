@@ -7,7 +7,7 @@ import pytest
 from optuna.trial import TrialState
 
 from official_trainer.sweeps import driver
-from official_trainer.sweeps.driver import MOST_FAILURES, REASON, REFUSED, RETRIES
+from official_trainer.sweeps.driver import MOST_FAILURES, REASON, REFUSED
 from official_trainer.sweeps.settings import Objective, SweepError
 from tests.support.gpus import nvidia_smi
 from tests.support.sweeps.written import write_run
@@ -28,53 +28,51 @@ def test_trials_that_are_trained_to_their_end_or_pruned_count():
 
 
 def test_five_failures_in_a_row_end_a_sweep_with_the_cause():
-    """N21: and with what to do; fewer, others between them, or those that are retried do not."""
-    driver.refuse_more("runs/sweep", trials(*["FAIL"] * (MOST_FAILURES - 1)))
-    driver.refuse_more("runs/sweep", trials(*["FAIL"] * 4, "COMPLETE", *["FAIL"] * 4, "RUNNING"))
-    retries = [trials("WAITING", **{RETRIES: number})[0] for number in range(MOST_FAILURES)]
-    driver.refuse_more("runs/sweep", [*trials(*["FAIL"] * MOST_FAILURES), *retries])
-    with pytest.raises(
-        SweepError, match=r"the last 5 trials failed; the last one: a bug\n.* retry runs/sweep`"
-    ) as caught:
-        driver.refuse_more("runs/sweep", trials("COMPLETE", *["FAIL"] * MOST_FAILURES, **{REASON: "a bug"}))
+    """N21: and with what to do; fewer, others between them, or those of an earlier command do not."""
+    driver.refuse_more(trials(*["FAIL"] * (MOST_FAILURES - 1)), since=0)
+    driver.refuse_more(trials(*["FAIL"] * 4, "COMPLETE", *["FAIL"] * 4, "RUNNING"), since=0)
+    driver.refuse_more(trials(*["FAIL"] * MOST_FAILURES), since=1)
+    message = r"the last 5 trials failed; the last one: a bug\nMend the cause; the same command"
+    with pytest.raises(SweepError, match=message) as caught:
+        driver.refuse_more(trials("COMPLETE", *["FAIL"] * MOST_FAILURES, **{REASON: "a bug"}), since=0)
     assert caught.value.exit_code == 1
 
 
 def test_draws_that_the_experiment_refuses_again_and_again_end_a_sweep():
     """N21: with its reason."""
     facts = {REASON: "warmup: is longer than the training", REFUSED: True}
-    driver.refuse_more("runs/sweep", trials(*["PRUNED"] * 99, **facts))
+    driver.refuse_more(trials(*["PRUNED"] * 99, **facts), since=0)
     with pytest.raises(
         SweepError, match=r"refuses all of the last 100 draws; the last one: warmup: is longer.*\nNarrow"
     ):
-        driver.refuse_more("runs/sweep", trials(*["PRUNED"] * 100, **facts))
+        driver.refuse_more(trials(*["PRUNED"] * 100, **facts), since=0)
 
 
-def test_an_evaluation_has_a_value_for_each_metric(tmp_path):
+def test_an_evaluation_has_a_value_of_the_metric(tmp_path):
     """N21: rows of training are none; a metric that is not there is an error with those that are, and the nearest."""
     run = write_run(tmp_path, 0, rows=[(10, 0.5), (20, 0.75)])
     with open(run / "metrics.jsonl", "a") as file:
         file.write(json.dumps({"step": 30, "split": "train", "time": 1.0, "loss": 0.1}) + '\n{"step": 40, "spl')
     path = str(run / "metrics.jsonl")
-    assert [*driver.evaluations(path, Objective({"accuracy": "max"}, "best"))] == [(10, (0.5,)), (20, (0.75,))]
+    assert [*driver.evaluations(path, Objective("accuracy", "max", "best"))] == [(10, 0.5), (20, 0.75)]
     message = "objective: 'acuracy' is compared, and the evaluation produces accuracy; did you mean accuracy"
     with pytest.raises(SweepError, match=message):
-        [*driver.evaluations(path, Objective({"acuracy": "max"}, "best"))]
+        [*driver.evaluations(path, Objective("acuracy", "max", "best"))]
 
 
 def test_the_best_or_the_last_evaluation_counts(tmp_path):
     """N21: without those that are NaN; a trial that was never evaluated ends the sweep."""
     rows = [(10, "NaN"), (20, 0.5), (30, 0.75), (40, 0.25), (50, "NaN")]
     path = str(write_run(tmp_path, 0, rows=rows) / "metrics.jsonl")
-    for direction, evaluation, expected in (("max", "best", (30, (0.75,))), ("min", "best", (40, (0.25,)))):
-        assert driver.counted(path, Objective({"accuracy": direction}, evaluation)) == expected
-    assert driver.counted(path, Objective({"accuracy": "max"}, "last")) == (40, (0.25,))
+    for direction, evaluation, expected in (("max", "best", (30, 0.75)), ("min", "best", (40, 0.25))):
+        assert driver.counted(path, Objective("accuracy", direction, evaluation)) == expected
+    assert driver.counted(path, Objective("accuracy", "max", "last")) == (40, 0.25)
     nothing = str(write_run(tmp_path, 1, rows=rows[:1]) / "metrics.jsonl")
-    assert driver.counted(nothing, Objective({"accuracy": "max"}, "best")) is None
+    assert driver.counted(nothing, Objective("accuracy", "max", "best")) is None
     with pytest.raises(
         SweepError, match=r"has no evaluation, so the trial cannot be compared; set task.validation_data"
     ):
-        driver.counted(str(tmp_path / "none"), Objective({"accuracy": "max"}, "best"))
+        driver.counted(str(tmp_path / "none"), Objective("accuracy", "max", "best"))
 
 
 def test_a_failure_has_its_error_in_one_line(tmp_path):

@@ -13,7 +13,6 @@ from tests.support.sweeps.written import RATE, SPACE, trial, write_run, write_sw
 
 def test_a_summary_has_all_that_a_report_draws(tmp_path):
     """N21: every state, the values of each, and where its run is."""
-    retried = {RATE: 0.01}
     write_sweep(
         tmp_path,
         [
@@ -22,33 +21,23 @@ def test_a_summary_has_all_that_a_report_draws(tmp_path):
             trial(state="FAIL", reason="a bug"),
             trial(0.7),
             trial(state="RUNNING"),
-            trial(state="WAITING", params={}) | {"system_attrs": {"fixed_params": retried}},
         ],
     )
     write_run(tmp_path, 3)
     summary = results.summary(str(tmp_path))
-    assert summary["objectives"] == [{"metric": "accuracy", "direction": "maximize"}]
-    assert summary["counts"] == {"complete": 2, "pruned": 1, "failed": 1, "running": 1, "waiting": 1}
-    assert summary["best"] == [3] and summary["importance"] is None
+    assert (summary["metric"], summary["direction"]) == ("accuracy", "max")
+    assert summary["counts"] == {"complete": 2, "pruned": 1, "failed": 1, "running": 1}
+    assert summary["best"] == 3 and summary["importance"] is None
     drawn = {"task.model.type": "cnn", RATE: 0.001}
     assert summary["trials"][3] == {
         "number": 3,
         "state": "complete",
-        "values": [0.7],
+        "value": 0.7,
         "params": drawn,
         "run": "trials/3/run",
     }
-    assert [trial["run"] for trial in summary["trials"]] == [None, None, None, "trials/3/run", None, None]
-    assert [trial["values"] for trial in summary["trials"]] == [[0.5], [0.3], None, [0.7], None, None]
-    assert summary["trials"][5]["params"] == retried
-
-
-def test_several_metrics_have_a_front(tmp_path):
-    """N21: the trials that no other one beats."""
-    pairs = [(0.5, 0.1), (0.9, 0.5), (0.4, 0.2)]
-    write_sweep(tmp_path, [trial(*pair) for pair in pairs], directions={"accuracy": "max", "loss": "min"})
-    summary = results.summary(str(tmp_path))
-    assert summary["objectives"][1] == {"metric": "loss", "direction": "minimize"} and summary["best"] == [0, 1]
+    assert [trial["run"] for trial in summary["trials"]] == [None, None, None, "trials/3/run", None]
+    assert [trial["value"] for trial in summary["trials"]] == [0.5, 0.3, None, 0.7, None]
 
 
 def test_the_field_that_decides_has_the_largest_share(tmp_path):

@@ -185,4 +185,4 @@ def test_combinations_are_counted_with_their_branches(monkeypatch):
     with pytest.raises(ConfigError, match="trials: is not set, and there are more than 11 combinations; set it"):
         study.count_combinations(grid, space)
     with pytest.raises(ConfigError, match=r"sampler: Optuna says: .*step"):
-        study.rehearse(grid, read(model__flat__dropout="float(0, 1)"), Objective({"loss": "min"}, "best"))
+        study.rehearse(grid, read(model__flat__dropout="float(0, 1)"), Objective("loss", "min", "best"))

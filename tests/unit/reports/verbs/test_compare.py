@@ -185,10 +185,9 @@ def test_every_kind_of_directory_has_a_row_and_a_word_about_what_is_not_known(tm
 
 
 def test_a_sweep_says_what_its_trials_are_compared_by(tmp_path, capsys, monkeypatch):
-    """N22: its objectives decide, beside the metrics of the configs; a note says which was pruned."""
+    """N22: its metric decides, beside the metrics of the configs; a note says which was pruned."""
     kinds.sweep(tmp_path / "sweep")
-    objective = {"metric": "validation_loss", "direction": "minimize"}
-    kinds.stand_in_for_sweeps(monkeypatch, "sweep", objectives=[objective])
+    kinds.stand_in_for_sweeps(monkeypatch, "sweep", metric="validation_loss", direction="min")
     head, first, *others = rows(shown(capsys, "sweep"))
     assert head[2] == "validation_loss ↓" and first[2] == "0.075"
     assert [row[1] for row in others] == ["done", "done", "failed"]

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from official_trainer import cli
-from official_trainer.sweeps import results
-from tests.support.sweeps.written import RATE, SPACE, trial, write_sweep
+from tests.support.sweeps.written import RATE, trial, write_sweep
 
 MLP = {"task.model.type": "mlp", RATE: 0.0625, "task.model.mlp.dropout": 0.125, "task.train_data.global_batch_size": 64}
 
@@ -56,26 +55,13 @@ def test_best_prints_a_config_file(sweep, tmp_path, capsys):
     assert head == f"# trial 1 of {sweep}, pruned after step 100: by MedianPruner"
 
 
-def test_retry_has_failed_trials_run_again(sweep, capsys):
-    """N21: as new trials with their values, once; or those that are named."""
-    assert "trains them again, as new trials with the same values: 2" in run(capsys, "retry", sweep)
-    assert "no trial in" in run(capsys, "retry", sweep)
-    assert "with the same values: 3, 0" in run(capsys, "retry", sweep, "3", "0")
-    waiting = [each for each in results.summary(sweep)["trials"] if each["state"] == "waiting"]
-    assert [each["params"] for each in waiting] == [{"task.model.type": "cnn", RATE: 0.001}, MLP, waiting[0]["params"]]
-
-
 def test_what_the_words_do_not_take_is_refused(sweep, tmp_path, capsys):
     """N21: with what to write instead."""
     empty = str(write_sweep(tmp_path / "empty", []))
-    several = {"accuracy": "max", "loss": "min"}
-    front = str(write_sweep(tmp_path / "front", [trial(0.5, 0.1), trial(0.9, 0.5)], space=SPACE, directions=several))
     for words, message in {
         ("best", empty): "has no complete trial yet; `official-trainer sweep show",
-        ("best", front): "of several metrics, trials 0, 1 are the best; choose one with --trial=N",
         ("best", sweep, "--trial=9"): "has no trial 9; it has trials 0 to 4",
-        ("retry", empty, "x"): "has no trial x; it has none yet",
-        ("retry", sweep, "4"): "trial 4 is not done: the command of the sweep continues it",
+        ("best", empty, "--trial=x"): "has no trial x; it has none yet",
         ("show",): "name the directory of a sweep: official-trainer sweep show DIR",
         ("show", sweep, "--write=x"): "--write is for `official-trainer sweep best DIR`; leave it out",
         ("show", sweep, "--trials=5"): "--trials=5 is not for `official-trainer sweep show DIR`; leave it out",
