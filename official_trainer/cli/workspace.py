@@ -2,8 +2,6 @@
 
 Owns: entering it, so that a relative path in a config means the same from every folder of it. Does not own: finding the
 workspace of a folder (`tasks/registry.py`).
-
-A run directory is data and may come from others, so the workspace that its record names is never entered.
 """
 
 from __future__ import annotations

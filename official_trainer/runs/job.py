@@ -137,13 +137,11 @@ class Job:
     @property
     def launch(self) -> dict[str, Any]:
         """How this process was started, for the record."""
-        workspace = registry.find_workspace()
         return {
             "experiment": self.experiment,
             "mode": self.mode,
             "argv": self.argv,
             "imports": self.imports,
-            "workspace": None if workspace is None else str(workspace),
             "config_digest": self.config_digest,
         }
 

@@ -26,6 +26,7 @@ from official_trainer.runs.job import Job, say_place
 from official_trainer.runs.mistakes import report
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import OperativeConfig
+from official_trainer.tasks import registry
 from official_trainer.tracking import run_metrics
 from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.record import RunRecord
@@ -57,8 +58,8 @@ class TrainingProcess:
         self._has_started = False
         self._time_before: dict[str, Any] | None = None
         self._began = time.time() - (time.monotonic() - account.began_seconds)
-        launch = job.launch
-        self.record = RunRecord(job.model_dir, launch, check=lock.check_held, code=Code(launch["workspace"]))
+        code = Code(registry.find_workspace())
+        self.record = RunRecord(job.model_dir, job.launch, check=lock.check_held, code=code)
         self.account = account
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)

@@ -19,6 +19,7 @@ from official_trainer.runs.health.watchdog import WAITING, Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.mistakes import report
 from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
+from official_trainer.tasks import registry
 from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.record import RunRecord
 
@@ -86,8 +87,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
 def _recorded(job: Job, folder: str, records: list[RunRecord], watchdog: Watchdog) -> Iterator[None]:
     """Writes how the process began and how it ended, in a folder of its own."""
     files.make_dirs(folder)
-    launch = job.launch
-    record = RunRecord(folder, launch, code=Code(launch["workspace"]))
+    record = RunRecord(folder, job.launch, code=Code(registry.find_workspace()))
     record.start()
     records.append(record)
     watchdog.tell(lambda message, exit_code: record.finish(exit_code, error=message))

@@ -1,15 +1,12 @@
 """In which folder a command runs: its workspace; so a config means the same from each folder of it."""
 
-import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from official_trainer import cli
 from official_trainer.tasks import registry
-from tests.support import workspaces
 
 
 @pytest.fixture
@@ -29,26 +26,17 @@ def visited(engine, monkeypatch):
     return seen
 
 
-@pytest.fixture
-def trained(run_dir, workspace):
-    """The directory of a run that was started in the workspace, on record."""
-    record = {"experiment": "my_experiment", "run_id": "1", "workspace": str(workspace)}
-    (run_dir / "run.json").write_text(json.dumps(record))
-    workspaces.forget()
-    return run_dir
-
-
-def test_paths_of_flags_are_those_of_the_current_folder(visited, trained, workspace, monkeypatch, capsys):
+def test_paths_of_flags_are_those_of_the_current_folder(visited, run_dir, workspace, monkeypatch, capsys):
     """N8: also where that is a folder inside of the workspace, in which the command runs."""
     inside = workspace / "notes"
     inside.mkdir()
     monkeypatch.chdir(inside)
     (inside / "more.yaml").write_text("trainer: {train_steps: 9}\n")
-    relative = os.path.relpath(trained)
+    relative = os.path.relpath(run_dir)
     for verb, words in {"eval": [], "export": ["--output_dir=out"], "predict": ["--output=out"]}.items():
         assert cli.main([verb, f"--model_dir={relative}", "--config_file=more.yaml", *words]) == 0
         folder, found, given = visited.pop()
-        assert (folder, found, given["model_dir"]) == (workspace, workspace, str(trained))
+        assert (folder, found, given["model_dir"]) == (workspace, workspace, str(run_dir))
         if words:
             out = given["output_dir"] if verb == "export" else given["prediction"].output_dir
             assert out == str(inside / "out")
@@ -56,15 +44,6 @@ def test_paths_of_flags_are_those_of_the_current_folder(visited, trained, worksp
     capsys.readouterr()
     assert cli.main(["show", relative, "trainer.train_steps=5"]) == 0
     assert "train_steps: 5" in capsys.readouterr().out
-
-
-def test_a_run_is_one_of_the_current_workspace(visited, trained, workspace, tmp_path, monkeypatch):
-    """N8: as a copy in which the code is changed, whatever workspace its record names."""
-    other = tmp_path / "copy"
-    shutil.copytree(workspace, other)
-    monkeypatch.chdir(other)
-    assert cli.main(["eval", f"--model_dir={trained}"]) == 0
-    assert visited[-1][:2] == (other, other)
 
 
 def test_paths_of_a_config_are_those_of_the_workspace_in_its_folders_too(visited, workspace, monkeypatch):
