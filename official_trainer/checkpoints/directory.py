@@ -74,13 +74,13 @@ class CheckpointDirectory:
             )
         self._is_ours = True
 
-    def newest_whole(self, *, verify: bool) -> int | None:
+    def newest_whole(self) -> int | None:
         """Returns the newest whole step, and passes over newer ones, which are damaged; None if there is nothing.
 
         Raises:
           CheckpointError: there are checkpoints, but none of them is whole.
         """
-        step, damaged = manifest.newest_whole(self.path, checksums=verify)
+        step, damaged = manifest.newest_whole(self.path)
         if step is not None:
             self._damaged = {*damaged}
             for passed, reason in damaged.items():

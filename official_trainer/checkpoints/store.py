@@ -219,13 +219,10 @@ class CheckpointStore(CheckpointDirectory):
 
     # Restoring.
 
-    def restore(self, *, verify: bool = True) -> RestoreReport | None:
+    def restore(self) -> RestoreReport | None:
         """Restores the newest whole checkpoint.
 
         Checkpoints that turn out to be damaged are passed over, with a warning, and the next older one is used.
-
-        Args:
-          verify: whether checksums are compared; existence and sizes always are.
 
         Returns:
           What was restored, or None if nothing was ever saved here.
@@ -237,7 +234,7 @@ class CheckpointStore(CheckpointDirectory):
         """
         self.wait()
         self.check_is_ours()
-        if (step := self.newest_whole(verify=verify)) is None:
+        if (step := self.newest_whole()) is None:
             self.retain()
             return None
         read = self._options.read or functools.partial(read_exactly, self.checkpoint)
