@@ -49,8 +49,7 @@ class Formatter(argparse.HelpFormatter):
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
-        value = f"[={action.metavar}]" if action.nargs == "?" else f"={action.metavar}"
-        return f"{action.option_strings[0]}{value}"
+        return f"{action.option_strings[0]}={action.metavar}"
 
 
 def wrap_usage(prog: str, usage: str) -> str:

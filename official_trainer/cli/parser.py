@@ -29,7 +29,7 @@ _SWITCH_VALUES = {
     **dict.fromkeys(("true", "t", "yes", "y", "1", "on"), True),
     **dict.fromkeys(("false", "f", "no", "n", "0", "off"), False),
 }
-_Takes = Literal["nothing", "value", "values", "optional value"]
+_Takes = Literal["nothing", "value", "values"]
 _IDLE: Mapping[str, tuple[_Takes, str]] = {
     **dict.fromkeys(("logtostderr", "alsologtostderr"), ("nothing", "messages always go to standard error")),
     "showprefixforinfo": ("nothing", "there are no levels of messages"),
@@ -101,11 +101,6 @@ class Parser(argparse.ArgumentParser):
         self._takes[name] = "values" if repeat else "value"
         self._choices[name] = choices
         self._group.add_argument(f"--{name}", metavar=metavar, help=help)
-
-    def optional_value(self, name: str, metavar: str, help: str) -> None:
-        """Declares `--name` and `--name=METAVAR`, None by default; the former is an empty text."""
-        self._takes[name] = "optional value"
-        self._group.add_argument(f"--{name}", metavar=metavar, help=help, nargs="?")
 
     def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
         """Declares `--name` and `--noname`; the help shows the one that changes the default."""
@@ -239,10 +234,6 @@ class _Line:
         takes = self._takes.get(name)
         if takes in ("value", "values"):
             self._add(name, self._value(name, value))
-        elif takes == "optional value":
-            self.values[name] = value or ""
-            if value == "":
-                self.problems.append(f"--{name}= has no value: is a variable not set? Write --{name}, or name one")
         elif takes == "nothing":
             self.values[name] = _SWITCH_VALUES.get((value or "true").lower() if equals else "true", False)
             if equals and text.lower() not in _SWITCH_VALUES:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 GROUP = "Start with these, in this order"
 ORDER = 3
 IN_WORKSPACE = True
-USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]|--time] [--json] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff|--time] [--json] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer show digits_cnn", "every value, and who set it"),
     ("official-trainer show digits_cnn --explain=trainer.train_steps", "one field: meaning, allowed values, origin"),
@@ -34,7 +33,6 @@ EXAMPLES = (
     ("official-trainer show runs/digits", "the values that a run used"),
     ("official-trainer show runs/digits --diff", "only those that differ from the experiment's own"),
     ("official-trainer show runs/digits --time", "what its start, steps, saves and the rest took so far"),
-    ("official-trainer show runs/digits --diff=digits_mlp", "only those that differ from another experiment's"),
 )
 NEXT = ("official-trainer check digits_cnn", "try the experiment")
 _GIN = ("gin_file", "gin_params")
@@ -51,17 +49,13 @@ def add_flags(parser: flags.Parser) -> None:
         parser.value(name, "VALUE", argparse.SUPPRESS, repeat=True)
     parser.output_group()
     parser.value("explain", "PATH", "show one field: type, allowed values, who set it")
-    parser.optional_value(
-        "diff",
-        "OTHER",
-        "show only what differs from the experiment's own values, or from those of a file, a run or another experiment",
-    )
+    parser.switch("diff", "show only what differs from the experiment's own values")
     parser.switch("time", "show where the time of a run went, up to its last checkpoint if it goes on")
     parser.switch("json", "print JSON, with the origin of each value")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the resolved configuration, one field of it, or what differs from another one.
+    """Prints the resolved configuration, one field of it, or what differs from the experiment's own values.
 
     Raises:
       UsageError: the flags contradict each other, or the directory is not a run's.
@@ -69,8 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if given := [f"--{name}" for name in _GIN if any(getattr(arguments, name) or ())]:
         what = "no effect here: gin binds arguments of functions and does not change the config"
         raise UsageError(f"{' and '.join(given)} would have {what}; leave it out")
-    asked = [f"--{name}" for name in ("explain", "time") if getattr(arguments, name)]
-    asked += ["--diff"] * (arguments.diff is not None)
+    asked = [f"--{name}" for name in ("explain", "time", "diff") if getattr(arguments, name)]
     if len(asked) > 1 or (arguments.json and asked == ["--explain"]):
         raise UsageError(f"{' and '.join([*asked, '--json'][:2])} cannot be combined; keep one")
     run_dir = arguments.name if arguments.name and target.is_run(arguments.name) else None
@@ -81,8 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError("--time cannot be combined with changes of the config; leave them out")
         terminal.show(_time(run_dir, as_json=arguments.json))
         return 0
-    if run_dir and arguments.diff and os.path.isdir(arguments.diff) and not flags.changes_config(arguments):
-        raise UsageError(f"two runs are compared by `official-trainer compare {arguments.diff} {run_dir}`")
     if run_dir and not asked and not arguments.json and not flags.changes_config(arguments):
         terminal.show(files.read_text(target.params_path(run_dir)).rstrip("\n"))
         return 0
@@ -90,11 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
     resolved = target.resolve(experiment, arguments, run_dir=run_dir)
-    if arguments.diff is not None:
-        other = _resolve_other(arguments.diff, experiment, arguments)
+    if arguments.diff:
+        own = target.resolve(experiment, argparse.Namespace(**{**vars(arguments), **flags.UNCHANGED}))
         changed = " with the flags of this command" if flags.changes_config(arguments) else ""
-        names = arguments.diff or experiment, f"{run_dir or experiment}{changed}"
-        text = _difference(names, (other, resolved), as_json=arguments.json)
+        names = experiment, f"{run_dir or experiment}{changed}"
+        text = _difference(names, (own, resolved), as_json=arguments.json)
     elif arguments.json:
         plain = resolved.config.as_dict()
         origins = dict(_origins(resolved, plain))
@@ -148,29 +139,6 @@ _START_WORDS = {
     "restore": "restoring",
     "data": "building the data",
 }
-
-
-def _resolve_other(name: str, experiment: str, arguments: argparse.Namespace) -> Resolved:
-    """Resolves what a configuration is compared with, without the flags that change it.
-
-    Args:
-      name: an experiment, the directory of a run, or a YAML file over the experiment; empty for `experiment`.
-      experiment: the one that is compared.
-      arguments: the flags.
-
-    Raises:
-      UsageError: the directory holds no run.
-      ConfigError: there is no such experiment, or its configuration has a problem.
-    """
-    plain = argparse.Namespace(**{**vars(arguments), **flags.UNCHANGED})
-    if name and target.is_run(name):
-        return target.resolve(target.recorded_experiment(name), plain, run_dir=name)
-    if name.endswith((".yaml", ".yml", ".json")):
-        plain.config_file = [name]
-        return target.resolve(experiment, plain)
-    if os.path.isdir(name):
-        raise UsageError(f"--diff={name}: there is no {target.params_path(name)}, so it is not the directory of a run")
-    return target.resolve(name or experiment, plain)
 
 
 def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_json: bool) -> str:
