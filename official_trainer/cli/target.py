@@ -7,17 +7,14 @@ Does not own: resolving values (`config/`), finding experiments (`tasks/registry
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer import files
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import UserError
 from official_trainer.shown import printable
 
 if TYPE_CHECKING:
@@ -194,22 +191,7 @@ def base_of(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
             what = f"{experiment} holds no run" if files.exists(experiment) else f"there is no folder {experiment}"
             near = config.errors.near_file(experiment)
             problem = dataclasses.replace(problem, what=f"{what}, and no experiment has this name", near=near)
-        model_dir = model_dir_of(experiment, arguments) if hasattr(arguments, "model_dir") else ""
-        directory = run_dir or ("" if files.is_url(model_dir) else model_dir)
-        advice = _missing_imports(directory, imports(arguments)) if directory else ""
-        fix = "; ".join(filter(None, (problem.fix, advice)))
-        raise config.ConfigError([dataclasses.replace(problem, fix=fix)]) from error
-
-
-def _missing_imports(run_dir: str, given: Sequence[str]) -> str:
-    """Returns which modules a run was started with and this command is not; they are not imported: it is data."""
-    from official_trainer.tracking.record import read_run
-
-    run: Mapping[str, Any] = {}
-    with contextlib.suppress(UserError, OSError):  # the verb explains what cannot be read
-        run = read_run(run_dir) or {}
-    missing = [f"--import={module}" for module in run.get("imports", ()) if module not in given]
-    return f"the run in {run_dir} was started with {' '.join(missing)}: add it" if missing else ""
+        raise config.ConfigError([problem]) from error
 
 
 def workspace(arguments: argparse.Namespace) -> Path | None:

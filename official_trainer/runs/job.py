@@ -64,7 +64,6 @@ class Job:
       mode: one of `modes.MODES`.
       quiet: whether nothing is printed while it runs.
       argv: the command line, for the record.
-      imports: modules that `--import` names, for the record.
       allow_config_change: whether a run may continue with another config than its checkpoint's.
       cluster: the processes that take part; None for this one alone.
       gin: what the gin flags bind; None without gin flags.
@@ -79,7 +78,6 @@ class Job:
     mode: str
     quiet: bool = False
     argv: Sequence[str] = ()
-    imports: Sequence[str] = ()
     allow_config_change: bool = False
     cluster: Cluster | None = None
     gin: Bindings | None = None
@@ -141,7 +139,6 @@ class Job:
             "experiment": self.experiment,
             "mode": self.mode,
             "argv": self.argv,
-            "imports": self.imports,
             "config_digest": self.config_digest,
         }
 

@@ -39,7 +39,7 @@ _START_SECONDS, _END_SECONDS = 0.02, 1.0
 
 _TYPES: Mapping[str, Any] = {
     **{"run_id": str, "experiment": str, "mode": str, "status": str, "restarts": int, "steps": dict},
-    **{"imports": list, "last_checkpoint_step": int | None, "time": dict | None},
+    **{"last_checkpoint_step": int | None, "time": dict | None},
     "best": {"metric": str, "value": float, "step": int},
 }
 """What the fields hold that a restart, or another process, reads; `float` is a number as `encode` returns it,
@@ -164,7 +164,7 @@ class RunRecord:
     Args:
       model_dir: local path or URL, prepared before (`prepare_model_dir`).
       launch: how this process was started: the fields `experiment` (registered name), `mode` (`train_and_eval` and the
-        like), `argv`, `imports` and `config_digest` of `run.json`.
+        like), `argv` and `config_digest` of `run.json`.
       clock: tells the time in Unix seconds.
       check: called before each write; raises if the directory at `model_dir` is not that of this process any more.
       code: the commit and the changes of the workspace; None records none.
@@ -210,7 +210,6 @@ class RunRecord:
             "status": "running",
             "run_id": before.get("run_id") or uuid.uuid4().hex,
             "argv": list(map(without_secrets, launch["argv"])),
-            "imports": list(launch["imports"]),
             "started": before.get("started", now),
             "restarted": now if is_restart else before.get("restarted"),
             "finished": None,

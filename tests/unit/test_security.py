@@ -103,9 +103,9 @@ def test_a_type_is_the_name_of_a_file_and_no_module(field, name):
 
 @pytest.mark.parametrize("name", ["antigravity", "os:getcwd", "../digits", "experiments.digits"])
 def test_a_run_directory_names_no_module(name, workspace, capsys):
-    """N6: its experiment is one of those of the workspace, and modules that its record names are not imported."""
+    """N6: its experiment is one of those of the workspace."""
     (workspace / "run").mkdir()
-    record = {"experiment": name, "run_id": "1", "imports": ["antigravity"]}
+    record = {"experiment": name, "run_id": "1"}
     (workspace / "run" / "run.json").write_text(json.dumps(record))
     (workspace / "run" / "params.yaml").write_text("trainer: {train_steps: 1}\n")
     for verb in ("eval", "export"):

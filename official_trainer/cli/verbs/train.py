@@ -114,7 +114,6 @@ def run_until_stopped(
             model_dir=chosen.model_dir,
             quiet=arguments.quiet,
             argv=arguments.argv,
-            imports=target.imports(arguments),
             allow_config_change=allow_config_change,
             until_step=until_step,
             gin=chosen.gin,

@@ -8,7 +8,7 @@ from official_trainer.tracking.record import ModelDirError, RunRecord, prepare_m
 
 def launch(**changes):
     values = {"experiment": "digits", "mode": "train_and_eval", "argv": ["train.py", "--x"], "config_digest": "abc"}
-    return {**values, "imports": [], **changes}
+    return {**values, **changes}
 
 
 def test_a_url_can_be_a_model_dir():

@@ -70,7 +70,7 @@ def write_run(folder, *, code=0, step=40, seed=1, experiment="digits", error=Non
     params = PARAMS.format(experiment=one_line(experiment), seed=seed, optimizer=optimizer, rate=rate)
     (folder / PARAMS_FILE).write_text(params)
     times = iter([NOW - 3 * HOUR, *[NOW - HOUR] * 1000])
-    launch = {"experiment": experiment, "mode": "train_and_eval", "argv": [], "imports": [], "config_digest": "0"}
+    launch = {"experiment": experiment, "mode": "train_and_eval", "argv": [], "config_digest": "0"}
     record = RunRecord(str(folder), launch, clock=lambda: next(times))
     record.start()
     record.note(devices=["/device:CPU:0"], input={"replicas": 1, "pipelines": 1}, git_revision="1" * 40)

@@ -1,12 +1,6 @@
 """Which config a verb takes: that of the experiment, or that of a run."""
 
-import json
-import sys
-
-import pytest
-
 from official_trainer import cli
-from tests.support.packages import registering, write
 
 
 def test_a_run_directory_that_is_not_there(engine, workspace, capsys):
@@ -22,18 +16,6 @@ def test_a_run_directory_that_is_not_there(engine, workspace, capsys):
     assert capsys.readouterr().err.startswith("error: ./runs/ holds no run, and no experiment has this name")
     assert cli.main(["eval", "--model_dir=nowhere"]) == 2
     assert capsys.readouterr().err == "error: there is no folder nowhere\n"
-
-
-@pytest.fixture
-def flagged_run(workspace, restored):
-    """The directory of a run of `flagged`, which the module `mine` registers."""
-    write(workspace, mine=registering("flagged"))
-    folder = workspace / "runs" / "flagged"
-    folder.mkdir(parents=True)
-    (folder / "params.yaml").write_text("trainer: {train_steps: 7}\n")
-    record = {"experiment": "flagged", "run_id": "1", "imports": ["mine", "other"]}
-    (folder / "run.json").write_text(json.dumps(record))
-    return folder
 
 
 def test_a_run_may_stand_in_the_place_of_an_experiment(engine, run_dir):
@@ -70,17 +52,3 @@ def test_neither_a_run_nor_an_experiment(engine, workspace, tmp_path, monkeypatc
     assert said("predict", "--checkpoint=best") == what + command
     monkeypatch.chdir(tmp_path)
     assert said("train").endswith("\nexperiments: none here; `official-trainer init DIR` writes a new workspace\n")
-
-
-def test_a_restart_without_the_import_says_which_one_is_missing(engine, flagged_run, capsys):
-    """T25: a run directory is data: what its record names is not imported."""
-    for words in (
-        ["train", "--experiment=flagged"],
-        ["eval", "--model_dir=runs/flagged"],
-        ["show", "runs/flagged", "trainer.train_steps=8"],
-    ):
-        assert cli.main(words) == 2
-        assert capsys.readouterr().err.endswith("flagged was started with --import=mine --import=other: add it\n")
-        assert "mine" not in sys.modules and engine.calls == []
-    assert cli.main(["eval", "--model_dir=runs/flagged", "--import=mine"]) == 0
-    assert engine.calls[0][2].config.trainer.train_steps == 7

@@ -20,7 +20,7 @@ from tests.support import repository as repositories
 
 def launch(**changes):
     values = {"experiment": "digits", "mode": "train_and_eval", "argv": ["train.py", "--x"], "config_digest": "abc"}
-    return {**values, "imports": [], **changes}
+    return {**values, **changes}
 
 
 def start(model_dir, now=0, **changes):
@@ -44,7 +44,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
     run, status = read(model_dir), read(model_dir, "status.json")
     assert re.fullmatch("[0-9a-f]{32}", run["run_id"])
     recorded = {"experiment": "digits", "mode": "train_and_eval", "status": "running", "argv": ["train.py", "--x"]}
-    recorded |= {"imports": [], "started": "1970-01-01T00:00:00+00:00", "restarts": 0, "config_digest": "abc"}
+    recorded |= {"started": "1970-01-01T00:00:00+00:00", "restarts": 0, "config_digest": "abc"}
     recorded |= {"steps": {"start": 0, "current": 0, "end": None}, "devices": [], "versions": run["versions"]}
     others = run.keys() - recorded.keys() - {"run_id"}
     assert {name: run[name] for name in recorded} == recorded

@@ -9,7 +9,7 @@ from official_trainer.tracking import run_metrics
 from official_trainer.tracking.record import RunRecord
 from official_trainer.tracking.run_metrics import RunMetrics
 
-LAUNCH = {"experiment": "digits", "mode": "train", "argv": [], "imports": [], "config_digest": "abc"}
+LAUNCH = {"experiment": "digits", "mode": "train", "argv": [], "config_digest": "abc"}
 ROW = {"wall_seconds": 10.0, "start_seconds": 4.0, "tracing_seconds": 1.0, "steps_seconds": 4.0, "input_seconds": 1.0}
 
 

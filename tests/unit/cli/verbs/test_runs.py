@@ -47,7 +47,7 @@ def record(tmp_path):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
         times = iter([NOW - hours_ago * HOUR] + [NOW - HOUR] * 50)
-        launch = {"mode": "train_and_eval", "argv": [], "imports": [], "config_digest": "0"}
+        launch = {"mode": "train_and_eval", "argv": [], "config_digest": "0"}
         written = RunRecord(str(folder), {"experiment": experiment, **launch}, clock=lambda: next(times))
         written.start()
         written.set_span(0, 40)

@@ -29,7 +29,6 @@ def test_train_hands_over_to_the_engine(engine, workspace, monkeypatch):
         "model_dir": "there",
         "quiet": True,
         "argv": ["official-trainer", "train", *argv[1:]],
-        "imports": ["math"],
         "allow_config_change": True,
         "until_step": 7,
         "gin": None,
