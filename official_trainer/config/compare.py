@@ -62,12 +62,6 @@ class Difference:
     origin: Origin | None = None
     undo: tuple[str, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the field with both values and what set them, for programs; null where there is no such field."""
-        both = zip((self.before, self.after), self.sources, strict=True)
-        before, after = (None if value is Ellipsis else {"value": value, "origin": source} for value, source in both)
-        return {"path": self.path, "before": before, "after": after}
-
 
 def sides(resolved: Resolved) -> dict[str, Side]:
     """Returns the fields of a configuration by path.

@@ -79,7 +79,7 @@ def explain(resolved: Resolved, path: str) -> str:
     return printable("\n".join(lines) + "\n")
 
 
-def told(origin: Origin) -> str:
+def _told(origin: Origin) -> str:
     """Returns the place that set a value; for one that a run has recorded, where it came from then, and the record."""
     before = recorded(origin)
     return str(origin) if before is None else f"{before} ({origin})"
@@ -165,4 +165,4 @@ def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: s
     if default is not Ellipsis:
         yield f"  default  {flow(default)}"
     reference = resolved.trail.references.get(path)
-    yield f"  set by   {told(resolved.origin(path))}" + (f", as {reference.shown}" if reference else "")
+    yield f"  set by   {_told(resolved.origin(path))}" + (f", as {reference.shown}" if reference else "")

@@ -10,7 +10,6 @@ Does not own: resolving, dumping and explaining (`config/`).
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 GROUP = "Start with these, in this order"
 ORDER = 3
 IN_WORKSPACE = True
-USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff|--time] [--json] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff|--time] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer show digits_cnn", "every value, and who set it"),
     ("official-trainer show digits_cnn --explain=trainer.train_steps", "one field: meaning, allowed values, origin"),
@@ -51,7 +50,6 @@ def add_flags(parser: flags.Parser) -> None:
     parser.value("explain", "PATH", "show one field: type, allowed values, who set it")
     parser.switch("diff", "show only what differs from the experiment's own values")
     parser.switch("time", "show where the time of a run went, up to its last checkpoint if it goes on")
-    parser.switch("json", "print JSON, with the origin of each value")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,17 +62,17 @@ def run(arguments: argparse.Namespace) -> int:
         what = "no effect here: gin binds arguments of functions and does not change the config"
         raise UsageError(f"{' and '.join(given)} would have {what}; leave it out")
     asked = [f"--{name}" for name in ("explain", "time", "diff") if getattr(arguments, name)]
-    if len(asked) > 1 or (arguments.json and asked == ["--explain"]):
-        raise UsageError(f"{' and '.join([*asked, '--json'][:2])} cannot be combined; keep one")
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked[:2])} cannot be combined; keep one")
     run_dir = arguments.name if arguments.name and target.is_run(arguments.name) else None
     if arguments.time:
         if run_dir is None:
             raise UsageError("--time needs the directory of a run, such as: official-trainer show runs/digits --time")
         if flags.changes_config(arguments):
             raise UsageError("--time cannot be combined with changes of the config; leave them out")
-        terminal.show(_time(run_dir, as_json=arguments.json))
+        terminal.show(_time(run_dir))
         return 0
-    if run_dir and not asked and not arguments.json and not flags.changes_config(arguments):
+    if run_dir and not asked and not flags.changes_config(arguments):
         terminal.show(files.read_text(target.params_path(run_dir)).rstrip("\n"))
         return 0
     from official_trainer import config
@@ -85,11 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         own = target.resolve(experiment, argparse.Namespace(**{**vars(arguments), **flags.UNCHANGED}))
         changed = " with the flags of this command" if flags.changes_config(arguments) else ""
         names = experiment, f"{run_dir or experiment}{changed}"
-        text = _difference(names, (own, resolved), as_json=arguments.json)
-    elif arguments.json:
-        plain = resolved.config.as_dict()
-        origins = dict(_origins(resolved, plain))
-        text = json.dumps({"experiment": experiment, "config": plain, "origins": origins}, indent=2)
+        text = _difference(names, (own, resolved))
     elif arguments.explain:
         text = config.explain(resolved, arguments.explain)
     else:
@@ -98,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _time(run_dir: str, *, as_json: bool) -> str:
+def _time(run_dir: str) -> str:
     """Returns where the time of a run went.
 
     Raises:
@@ -108,8 +102,6 @@ def _time(run_dir: str, *, as_json: bool) -> str:
     time = files.read_json(path).get("time") if files.exists(path) else None
     if not time:
         raise UsageError(f"{path} has no time yet: a run records it with each checkpoint, and at its end")
-    if as_json:
-        return json.dumps(time, indent=2)
     return wrapped("\n".join(_time_lines(time)), terminal.table_width())
 
 
@@ -141,29 +133,12 @@ _START_WORDS = {
 }
 
 
-def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_json: bool) -> str:
+def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved]) -> str:
     """Returns the fields that differ between two configurations."""
     from official_trainer.config import compare
 
     differences = compare.differences(*map(compare.sides, both))
-    if as_json:
-        rows = [difference.as_json() for difference in differences]
-        return json.dumps({"before": names[0], "after": names[1], "differences": rows}, indent=2)
     number = len(differences)
     count = f"{number} fields differ" if number > 1 else "1 field differs" if number else "no field differs"
     head = [f"--- {names[0]}", f"+++ {names[1]}", count]
     return "\n".join([*head, *([""] if differences else []), *compare.text(differences)])
-
-
-def _origins(resolved: Resolved, section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the path and the origin of every value below `path` that is not its class's default."""
-    from official_trainer.config import fields
-    from official_trainer.config.dump import recorded
-    from official_trainer.config.explain import told
-
-    for name, value in section.items():
-        field = fields.join(path, name)
-        if isinstance(value, dict):
-            yield from _origins(resolved, value, field)
-        elif (origin := resolved.origin(field)).kind != "default" and recorded(origin) != "class default":
-            yield field, told(origin)

@@ -11,7 +11,6 @@ def test_flags_that_cannot_be_honoured(workspace, capsys):
     """T17, N7: none is ignored; a gin flag with an empty value says nothing."""
     for flags, said in (
         ("--gin_params=f.x", "--gin_params would have no effect here: gin binds arguments of functions and does"),
-        ("--json --explain=runtime", "--explain and --json cannot be combined; keep one"),
         ("--time --diff", "--time and --diff cannot be combined; keep one"),
         ("--time", "--time needs the directory of a run, such as: official-trainer show runs/digits --time"),
     ):
@@ -21,19 +20,13 @@ def test_flags_that_cannot_be_honoured(workspace, capsys):
 
 
 def test_show(workspace, capsys):
-    """N8: the resolved YAML says who set what the user changed; one field with its meaning; values for programs."""
+    """N8: the resolved YAML says who set what the user changed; one field with its meaning."""
     argv = ["show", "my_experiment", "--config_file=configs/my_experiment.yaml", "runtime.seed=5"]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert "  train_steps: 400  # configs/my_experiment.yaml:6\n" in out and "  seed: 5  # --set\n" in out
     assert cli.main(["show", "my_experiment", "--explain=trainer.train_steps", "trainer.train_steps=9"]) == 0
     assert "set by   --set, column 21" in capsys.readouterr().out
-    assert cli.main(["show", "my_experiment", "--json", "runtime.seed=5"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["experiment"], report["config"]["runtime"]["seed"]) == ("my_experiment", 5)
-    assert report["origins"]["runtime.seed"].startswith("--set")
-    assert report["origins"]["trainer.train_steps"] == "experiment my_experiment"
-    assert "runtime.num_gpus" not in report["origins"]
 
 
 def test_show_a_run_as_it_was_written(run_dir, capsys):
@@ -52,12 +45,9 @@ def test_show_a_run_as_it_would_be(run_dir, capsys):
     assert re.search(rf"set by   --set \({place}:\d+:\d+\)\n", shown)
     assert re.search(rf"set by   experiment \({place}:\d+:\d+\)\n", shown)
     assert re.search(rf"set by   class default \({place}:\d+:\d+\)\n", shown)
-    assert cli.main(["show", str(run_dir), "runtime.seed=5", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["config"]["trainer"]["train_steps"], report["config"]["runtime"]["seed"]) == (7, 5)
-    assert report["origins"]["trainer.train_steps"].startswith(f"--set ({run_dir}")
-    assert report["origins"]["runtime.seed"].startswith("--set, column ")
-    assert "trainer.max_to_keep" not in report["origins"]
+    assert cli.main(["show", str(run_dir), "runtime.seed=5"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(rf"train_steps: 7  # {place}:\d+\n", shown) and "  seed: 5  # --set\n" in shown
 
 
 def test_show_what_is_neither_a_run_nor_an_experiment(workspace, capsys):
@@ -125,7 +115,5 @@ def test_the_time_of_a_run_is_shown(workspace, capsys, monkeypatch):
         "  0.2 s, restoring 0 s, building the data 1 s, all else 0.2 s",
         "memory at most: process 1.00 GiB",
     ]
-    assert cli.main(["show", str(run), "--time", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == time
     assert cli.main(["show", str(run), "--time", "runtime.seed=1"]) == 2
     assert "--time cannot be combined with changes of the config; leave them out" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """`show --diff`: what differs from an experiment's own values."""
 
-import json
 import sys
 
 from official_trainer import cli
@@ -36,19 +35,3 @@ def test_of_a_run(run_dir, capsys):
         "--- my_experiment\n+++ runs/seven\n1 field differs\n"
         + ABOUT_STEPS.format("200  experiment my_experiment", "7    --set")
     )
-
-
-def test_as_json(run_dir, capsys):
-    """N8: for programs."""
-    report = json.loads(show(capsys, "runs/seven", "--diff", "--json"))
-    assert report == {
-        "before": "my_experiment",
-        "after": "runs/seven",
-        "differences": [
-            {
-                "path": "trainer.train_steps",
-                "before": {"value": 200, "origin": "experiment my_experiment"},
-                "after": {"value": 7, "origin": "--set"},
-            }
-        ],
-    }
