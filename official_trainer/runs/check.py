@@ -29,7 +29,6 @@ from official_trainer.engine.recovery import LossBound, NonFiniteError
 from official_trainer.errors import UserError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
-from official_trainer.runs import logits
 from official_trainer.runs.build import beside_of, build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.train import check_monitored
@@ -139,10 +138,7 @@ class _DryRun:
         flops = of_train_step(self.trainer)
         counted = [] if flops is None else [f"{flops:.3g} FLOPs"]
         step = "; ".join([", ".join([f"one step, loss {loss:.4g}", *counted]), *map(str, self.trainer.restored)])
-        trainer, batches, mistakes = self.trainer, self.trainer.train_iterator.batches, list[str]()
-        if not self._evaluates:
-            mistakes = logits.in_first_batch(trainer, trainer.task, trainer.model, batches(0), trainer.optimizer)
-        return "\n".join([step, *self._not_finite(builder, batches(0)), *mistakes])
+        return "\n".join([step, *self._not_finite(builder, self.trainer.train_iterator.batches(0))])
 
     def _not_finite(self, builder: Any, batches: Iterator[Any]) -> Iterator[str]:
         """Yields the lines about values of the first batch that are not finite, which the loss does not show."""
@@ -163,7 +159,6 @@ class _DryRun:
         lines = [f"not finite: {', '.join(bad)}"] if bad else []
         for eval_set in self.trainer.evaluation.sets:
             lines += self._not_finite(eval_set.builder, iter(eval_set.dataset))
-            lines += logits.in_first_batch(self.trainer, eval_set.task, eval_set.model, eval_set.dataset)
         return "\n".join(["one step, " + ", ".join(sorted(logs)), *lines])
 
     def _monitored_metric(self) -> str:
