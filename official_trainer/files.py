@@ -53,6 +53,7 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 """When a file that is read is not there."""
 _MAX_DEPTH = 100
 _REMOVALS = 10
+_MOST_BESIDE = 1000
 _PATTERN = re.compile(r"[*?[\\]")
 _FLAGS = {
     "r": os.O_RDONLY | os.O_NONBLOCK,
@@ -163,11 +164,22 @@ def absolute(path: str) -> str:
     return path if is_url(path) else os.path.abspath(path)
 
 
+def near(path: str) -> str:
+    """Returns the path beside a local one that is not there whose name is the nearest; empty without one."""
+    above, name = os.path.split(os.path.expanduser(path.rstrip("/")))
+    try:
+        with os.scandir(above or ".") as entries:
+            beside = sorted(entry.name for entry in itertools.islice(entries, _MOST_BESIDE))
+    except (OSError, ValueError):
+        return ""
+    names = nearest(name, beside)
+    return os.path.join(os.path.dirname(path.rstrip("/")), names[0]) if names else ""
+
+
 def near_hint(path: str) -> str:
-    """Returns `; did you mean …?` with the nearest name beside a local path that is not there; empty without one."""
-    above, name = os.path.split(path.rstrip("/"))
-    near = nearest(name, os.listdir(above or ".") if os.path.isdir(above or ".") else ())
-    return f"; did you mean {os.path.join(above, near[0])}?" if near else ""
+    """Returns `; did you mean …?` with what `near` returns; empty without one."""
+    beside = near(path)
+    return f"; did you mean {beside}?" if beside else ""
 
 
 def base_name(path: str) -> str:

@@ -189,7 +189,7 @@ def base_of(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
         is_folder = os.path.isdir(experiment) or (os.sep in experiment and not problem.near)
         if is_folder and not run_dir:
             what = f"{experiment} holds no run" if files.exists(experiment) else f"there is no folder {experiment}"
-            near = config.errors.near_file(experiment)
+            near = files.near(experiment)
             problem = dataclasses.replace(problem, what=f"{what}, and no experiment has this name", near=near)
         raise config.ConfigError([problem]) from error
 

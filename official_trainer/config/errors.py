@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import os
 import re
 import sys
@@ -23,7 +22,6 @@ from official_trainer.shown import printable, shorten, without_secrets
 
 _SHOWN_COLUMNS = 110
 _SHOWN_PATH = 200
-_MOST_SIBLINGS = 1000
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
@@ -204,18 +202,6 @@ def source_lines(text: str) -> list[str]:
 def best_match(word: str, options: Iterable[str]) -> str:
     """Returns the option that `word` was most likely meant to be, or "" if none is close."""
     return next(iter(nearest(word, options)), "")
-
-
-def near_file(name: str) -> str:
-    """Returns the file beside a missing one whose name is closest, or "" if none is."""
-    folder, base = os.path.split(os.path.expanduser(name))
-    try:
-        with os.scandir(folder or ".") as entries:
-            siblings = sorted(entry.name for entry in itertools.islice(entries, _MOST_SIBLINGS))
-    except (OSError, ValueError):
-        return ""
-    near = best_match(base, siblings)
-    return os.path.join(os.path.dirname(name), near) if near else ""
 
 
 class ConfigError(UserError, ValueError):

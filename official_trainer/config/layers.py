@@ -38,7 +38,7 @@ def resolve(
     Args:
       base: what the experiment's factory returned.
       experiment: its name, for messages and the record.
-      config_files: paths of YAML or JSON files.
+      config_files: paths of YAML files.
       params_overrides: arguments of `--params_override`: items, YAML, or a file.
       sets: arguments of `--set`: one item each.
       flags: dedicated flags on the command line: name of the flag, path of the field, text.

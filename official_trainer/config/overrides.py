@@ -31,7 +31,7 @@ _HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+?=)[^\S\n]*")
 _SEPARATOR = re.compile(r"\s*+[,;]\s*+|[^\S\n]*+\n\s*+")
 _SPACE = re.compile(r"\s*")
 _YAML_FIELD = re.compile(rf"(?:\s|#[^\n]*\n)*{fields.PATH}\s*:(?:\s|$)")
-_FILE = re.compile(r"\S.*\.(ya?ml|json)", re.IGNORECASE)
+_FILE = re.compile(r"\S.*\.ya?ml", re.IGNORECASE)
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _BRACKET = re.compile(rf"[\[{{,:]\s*(?:{_QUOTED.pattern})?|[]}}()]", re.DOTALL)
 """Brackets, and quoted text where YAML reads it as such: after a bracket, comma or colon."""

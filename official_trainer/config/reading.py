@@ -10,7 +10,6 @@ The parser's events are read one by one: a tree that is built by recursion ends 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ import yaml
 
 from official_trainer import files
 from official_trainer.config import fields, limits, reference_text, scalars
-from official_trainer.config.errors import ConfigError, Origin, Problem, near_file, source_lines
+from official_trainer.config.errors import ConfigError, Origin, Problem, source_lines
 from official_trainer.shown import shorten
 
 _STANDARD = "tag:yaml.org,2002:"
@@ -44,8 +43,6 @@ _SAID = (
 MARK = "#official-trainer: "
 """Begins a line of a `params.yaml` that Model Garden's parser takes for a comment: a field that only we have."""
 _MARKED = re.compile(rf"^( *){MARK}", re.MULTILINE)
-_JSON_ESCAPE = re.compile(r"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\.", re.DOTALL)
-"""An escape in JSON; as a group, a character beyond 16 bits, which JSON writes as two escapes."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -161,7 +158,7 @@ class Reader:
         """Reads a configuration file and the files that its `base:` names.
 
         Args:
-          name: path of a YAML or JSON file.
+          name: path of a YAML file.
           named_at: where the file is named, when that is another file.
 
         Returns:
@@ -203,14 +200,14 @@ class Reader:
         try:
             text = files.read_regular_text(name, limits.MAX_BYTES)
         except FileNotFoundError:
-            self._fail(f"there is no configuration file '{shorten(name)}'", named_at, near=near_file(name))
+            self._fail(f"there is no configuration file '{shorten(name)}'", named_at, near=files.near(name))
         except UnicodeDecodeError as error:
             what = f"configuration file '{shorten(name)}' is not UTF-8 text (byte {error.start})"
             self._fail(what, named_at, fix="save it as UTF-8")
         except OSError as error:
             self._fail(f"cannot read configuration file '{shorten(name)}': {error.strerror}", named_at)
         else:
-            return _yaml_of_json(text) if name.endswith(".json") else _unmarked(text)
+            return _unmarked(text)
         return None
 
     def _fail(self, what: str, origin: Origin | None, path: str = "", near: str = "", fix: str = "") -> None:
@@ -259,13 +256,6 @@ def plain_value(node: Node) -> Any:
         return scalars.value_of(reference_text.unescaped(node.value), Any, quoted=node.quoted)
     except scalars.MisreadError as error:
         raise ConfigError([node.problem(got=node.shown, **error.details)]) from error
-
-
-def _yaml_of_json(text: str) -> str:
-    """Returns JSON as YAML, its superset except for tabs in the indentation, and characters written as two escapes."""
-    return _JSON_ESCAPE.sub(
-        lambda match: json.loads(f'"{match[1]}"') if match[1] else match[0], text.replace("\t", " ")
-    )
 
 
 # Text.

@@ -112,9 +112,7 @@ def test_an_empty_file_changes_nothing(write):
         assert list(map(str, found.warnings)) == ([] if text == "{}\n" else [said])
 
 
-def test_a_byte_order_mark_and_tabs_in_json_are_read(write):
-    json = write('{\n\t"runtime": {"seed": 3, "enable_xla": true, "tpu": null}\n}\n', "a.json")
-    assert resolved(config_files=[json]).config.runtime.seed == 3
+def test_a_byte_order_mark_is_read(write):
     assert resolved(config_files=[write("\ufeffruntime: {seed: 4}\n")]).config.runtime.seed == 4
 
 

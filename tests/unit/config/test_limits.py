@@ -29,12 +29,12 @@ def _said(layers):
     return ""
 
 
-def _files(*texts, suffix=".yaml"):
+def _files(*texts):
     """Writes files 0.yaml, 1.yaml, … and names the first."""
     for number, text in enumerate(texts):
-        with open(f"{number}{suffix}", "w", encoding="utf-8") as file:
+        with open(f"{number}.yaml", "w", encoding="utf-8") as file:
             file.write(text)
-    return [f"0{suffix}"]
+    return ["0.yaml"]
 
 
 def _several(first, each, last):
@@ -67,7 +67,6 @@ FILES = {
     ),
     "100,000 brackets": (lambda: _files(ANY.format("[" * 100_000)), f"0.yaml:1: {DEEP}"),
     "100,000 sections": (lambda: _files(ANY.format("{a: " * 100_000)), f"0.yaml:1: {DEEP}"),
-    "JSON": (lambda: _files('{"a": ' * 100_000, suffix=".json"), f"0.json:1: {DEEP}"),
     "a path of 400 names": (
         lambda: _files(f"task.model.free{'.a' * 400}: 1"),
         "0.yaml:1: task.model.free.a: is any value, which has no part 'a'",
@@ -224,13 +223,6 @@ def test_the_place_of_a_text_with_control_characters_is_still_marked(write):
         r'    1 | task: {model: {text: "\u200e\u202e", integer: \u202ex}}',
         r"      |                                               ^^^^^^^",
     ]
-
-
-def test_json_writes_one_character_as_two_escapes(tmp_path):
-    """N34: as Python's `json` does beyond 16 bits."""
-    file = tmp_path / "a.json"
-    file.write_text(r'{"task": {"model": {"text": "\ud83d\ude00\\ud83d\\ude00"}}}')
-    assert resolve(base(), config_files=[str(file)]).config.task.model.text == "\U0001f600\\ud83d\\ude00"
 
 
 def test_escapes_of_capital_letters():
