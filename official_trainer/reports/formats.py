@@ -1,4 +1,4 @@
-"""A table of runs as people read it: on a terminal, and as Markdown.
+"""A table of runs as people read it on a terminal.
 
 Owns: how cells are written for people. Does not own: the table (`table.py`), drawing it (rich), the formats of files
 (pandas).
@@ -6,7 +6,6 @@ Owns: how cells are written for people. Does not own: the table (`table.py`), dr
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -92,13 +91,3 @@ def as_table(table: Table, width: int | None) -> list[str]:
     if not table.is_grouped:
         rest += [f"{run}: {note}".replace("\n", " ") for run, note in table.frame[["run", "notes"]].to_numpy() if note]
     return [*drawn, "", *(text for line in rest for text in wrapped(line, width).split("\n"))] if rest else drawn
-
-
-def as_markdown(table: Table) -> str:
-    """Returns a table as GitHub shows it."""
-    texts = _texts(table).map(_in_markdown).rename(columns=_in_markdown)
-    return texts.to_markdown(index=False, disable_numparse=True)
-
-
-def _in_markdown(cell: str) -> str:
-    return html.escape(cell, quote=False).replace("|", "\\|")

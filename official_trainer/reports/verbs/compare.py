@@ -29,11 +29,11 @@ EXAMPLES = (
     ("official-trainer compare runs/digits runs/wide", "two runs: all that differs"),
     ("official-trainer compare runs", "all runs below a folder, the best first"),
     ('official-trainer compare runs "--where=learning_rate < 0.1"', "some of them"),
-    ("official-trainer compare runs --group=learning_rate --format=markdown", "means over seeds, for a page"),
+    ("official-trainer compare runs --group=learning_rate", "means over seeds"),
 )
 NEXT = ("official-trainer show runs/digits", "the values that a run used")
 
-_FORMATS = ("table", "csv", "json", "markdown")
+_FORMATS = ("table", "csv", "json")
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -86,8 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
     table = _table(runs, arguments, paths)
     if written == "table":
         print("\n".join(formats.as_table(table, terminal.table_width())))
-    elif written == "markdown":
-        print(formats.as_markdown(table))
     elif written == "csv":
         print(table.frame.to_csv(index=False, lineterminator="\n"), end="")
     else:

@@ -47,7 +47,6 @@ def add_flags(parser: flags.Parser) -> None:
     parser.positional("directory", "DIR", "with `show` and `best`: the directory of a sweep")
     parser.group("Sweep", "It needs --model_dir, where `trials/N/run` is the run directory of trial N.")
     add_worker_flags(parser)
-    parser.value("trial", "N", "with `best`: the trial to take (default: the best one)")
     parser.value("write", "FILE", "with `best`: write its values as a file for --config_file")
 
 
@@ -66,9 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     if act is None and arguments.directory:
         near = did_you_mean(str(arguments.name), _WORDS)
         raise UsageError(f"unexpected argument {arguments.directory!r}: name one experiment{near}")
-    for flag in ("trial", "write"):
-        if act is not _best and getattr(arguments, flag) is not None:
-            raise UsageError(f"--{flag} is for `official-trainer sweep best DIR`; leave it out")
+    if act is not _best and arguments.write is not None:
+        raise UsageError("--write is for `official-trainer sweep best DIR`; leave it out")
     if act is None:
         return _sweep(arguments)
     for word in _words_of_run(arguments):
@@ -102,18 +100,14 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
 
     described = results.identity(directory)
     study = results.opened(directory)
-    best = results.best(study)
-    trials = study.get_trials(deepcopy=False)
-    if arguments.trial is not None:
-        number = _number(arguments.trial, len(trials), directory)
-    elif best is None:
+    number = results.best(study)
+    if number is None:
         raise UsageError(f"{directory} has no complete trial yet; `official-trainer sweep show {directory}` has all")
-    else:
-        number = best
+    trial = study.get_trials(deepcopy=False)[number]
     fields = [distributions.read(path, written) for path, written in described["sweep"]["space"].items()]
     metric = described["sweep"]["objective"]["metric"]
-    head = f"# trial {number} of {directory}, {shown.ending(trials[number], metric)}"
-    text = "\n".join([head, *(f"{path}: {value}" for path, value in space.texts(fields, trials[number].params))])
+    head = f"# trial {number} of {directory}, {shown.ending(trial, metric)}"
+    text = "\n".join([head, *(f"{path}: {value}" for path, value in space.texts(fields, trial.params))])
     if arguments.write:
         try:
             files.write_text_atomically(os.path.expanduser(arguments.write), f"{text}\n")
@@ -121,13 +115,6 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
             what = f"--write={arguments.write} cannot be written: {files.reason_of(error)}"
             raise UsageError(f"{what}; name another file") from error
     terminal.show(text)
-
-
-def _number(word: str, count: int, directory: str) -> int:
-    if not (word.isascii() and word.isdecimal() and int(word) < count):
-        there = f"it has trials 0 to {count - 1}" if count else "it has none yet"
-        raise UsageError(f"{directory} has no trial {word}; {there}")
-    return int(word)
 
 
 _WORDS = {"show": _show, "best": _best}
