@@ -2,7 +2,7 @@
 
 No file is overwritten.
 
-Owns: `init`: copies `template/` without ever overwriting a file, for either Keras. `template/launch` is a link to the
+Owns: `init`: copies `template/` without ever overwriting a file. `template/launch` is a link to the
 repository's `launch/`, so the profiles exist once; a wheel contains them as files.
 Does not own: what a workspace is (`tasks/registry.py`).
 """
@@ -19,25 +19,17 @@ from official_trainer.cli.parser import UsageError
 GROUP = "Start with these, in this order"
 ORDER = 1
 USAGE = "DIR"
-EXAMPLES = (
-    ("official-trainer init ~/my_workspace", "write a workspace to a folder, and say what to do in it"),
-    ("official-trainer init --keras=2 ~/my_workspace", "the same, with tf_keras, as Model Garden's models have it"),
-)
+EXAMPLES = (("official-trainer init ~/my_workspace", "write a workspace to a folder, and say what to do in it"),)
 NEXT = ("official-trainer list", "what can be run, once you are in the folder")
 
 _RENAMED = {"gitignore": ".gitignore"}  # under its own name, it would apply to this repository and to the wheel
 _LEFT_OUT = ("__pycache__", "examples")  # the examples are rendered for the repository's experiment
 _REPOSITORY_EXPERIMENT, _EXPERIMENT = "digits_cnn", "my_experiment"
-_VERSIONS = "3", "2"
-_OF_KERAS_2 = ("import keras\n\n", ""), ("\n\n\n@", "\nfrom official_trainer.lazy import keras\n\n\n@")
-"""What differs in the example, which uses what both have: the import, and its place among the others."""
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the arguments of `init`."""
     parser.group("Workspace")
-    help = "3 for import keras, 2 for tf_keras, which Model Garden's models are of (default: 3)"
-    parser.value("keras", "VERSION", help, choices=_VERSIONS)
     parser.positional("directory", "DIR", "folder of the new workspace; may exist")
 
 
@@ -45,12 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the workspace, and prints what to do next.
 
     Raises:
-      UsageError: no directory is named, there is no such Keras, a file is in the way, or one cannot be written.
+      UsageError: no directory is named, a file is in the way, or one cannot be written.
     """
     if not arguments.directory:
         raise UsageError("name the folder of the new workspace: official-trainer init DIR")
     directory = os.path.expanduser(arguments.directory)
-    files = _template(arguments.keras or _VERSIONS[0])
+    files = _template()
     taken = [name for name in files if os.path.lexists(os.path.join(directory, name))]
     if taken:
         raise UsageError(
@@ -68,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _template(keras: str) -> dict[str, str]:
+def _template() -> dict[str, str]:
     """Returns the text of each file of a new workspace, by its path there; its commands name the new experiment."""
     root = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "template")
     files = {}
@@ -78,9 +70,6 @@ def _template(keras: str) -> dict[str, str]:
             path = os.path.relpath(os.path.join(folder, _RENAMED.get(name, name)), root)
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 files[path] = file.read().replace(_REPOSITORY_EXPERIMENT, _EXPERIMENT)
-    for text, instead in _OF_KERAS_2 if keras == "2" else ():
-        name = f"experiments/{_EXPERIMENT}.py"
-        files[name] = files[name].replace(text, instead, 1)
     return files
 
 

@@ -11,25 +11,20 @@ from official_trainer.tasks import contract, export, registry
 from official_trainer.tasks import keras as kerases
 
 
-@pytest.fixture(params=["3", "2"])
-def version(request):
-    return request.param
-
-
 @pytest.fixture
-def workspace(version, tmp_path):
-    assert cli.main(["init", f"--keras={version}", str(tmp_path / "ws")]) == 0
+def workspace(tmp_path):
+    assert cli.main(["init", str(tmp_path / "ws")]) == 0
     return tmp_path / "ws"
 
 
-def test_the_example_learns(version, workspace):
+def test_the_example_learns(workspace):
     """T14, N37: config, task and factory found by name; more than nine in ten held-out wines told apart."""
     experiment = registry.get_config("my_experiment", workspace)
     task = registry.get_task_cls(experiment.task)(experiment.task)
     for set_seed in (random.seed, np.random.seed, tf.random.set_seed):
         set_seed(0)
     model = task.build_model()
-    assert (kerases.is_3(model), kerases.is_2(model)) == (version == "3", version == "2")
+    assert kerases.is_3(model)
     optimizer = contract.optimizer_of(task, experiment, model)
     train = task.build_inputs(experiment.task.train_data.replace(is_training=True))
     for batch in train.take(40):

@@ -4,8 +4,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
-
 from official_trainer import cli
 from official_trainer.cli.verbs import init
 from tests.support import packages
@@ -59,26 +57,11 @@ def test_init_leaves_out_compiled_files(tmp_path, monkeypatch):
     assert (tmp_path / "ws" / "train.py").is_file()
 
 
-def written(folder, *flags):
-    assert cli.main(["init", *flags, str(folder)]) == 0
-    return (folder / "experiments" / "my_experiment.py").read_text()
-
-
-def test_init_writes_for_either_keras(tmp_path):
-    """N37: Keras 3 if nothing is said; the example for tf_keras differs in the import alone."""
-    three, two = written(tmp_path / "a"), written(tmp_path / "b", "--keras=2")
-    assert written(tmp_path / "c", "--keras=3") == three
-    assert set(three.splitlines()) ^ set(two.splitlines()) == {
-        "import keras",
-        "from official_trainer.lazy import keras",
-    }
-    assert len(three.splitlines()) <= 70
-
-
-@pytest.mark.parametrize(("flags", "line"), [([], "import keras"), (["--keras=2"], "lazy import keras")])
-def test_the_example_is_shown_without_tensorflow(flags, line, tmp_path, monkeypatch, capsys):
-    """N37: listing, showing and a mistake import neither Keras, also where the module does."""
-    assert line in written(tmp_path / "ws", *flags)
+def test_the_example_is_short_and_shown_without_tensorflow(tmp_path, monkeypatch, capsys):
+    """N37: listing, showing and a mistake do not import the Keras that the module imports."""
+    assert cli.main(["init", str(tmp_path / "ws")]) == 0
+    lines = (tmp_path / "ws" / "experiments" / "my_experiment.py").read_text().splitlines()
+    assert "import keras" in lines and len(lines) <= 70
     monkeypatch.chdir(tmp_path / "ws")
     with packages.as_it_was(monkeypatch):
         assert cli.main(["list"]) == 0
