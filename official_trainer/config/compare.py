@@ -93,7 +93,7 @@ def differences(before: Mapping[str, Side], after: Mapping[str, Side]) -> list[D
     for path in dict.fromkeys([*after, *before]):
         both = before.get(path, Side()), after.get(path, Side())
         is_implied = any(side.value is Ellipsis for side in both) and any(side.source == DEFAULT for side in both)
-        if not is_implied and not _is_same(both[0].value, both[1].value):
+        if not is_implied and not is_same(both[0].value, both[1].value):
             sources = both[0].source, both[1].source
             differing.append(Difference(path=path, before=both[0].value, after=both[1].value, sources=sources))
     return differing
@@ -115,7 +115,7 @@ def changes(saved: Mapping[str, Any], resolved: Resolved) -> list[Difference]:
 def _changes(old: Any, now: Any, path: str, trail: Trail) -> Iterator[Difference]:
     """Yields what differs in a part of the configuration in force from the saved part, which is plain."""
     if not _is_alike(old, now):
-        if not _is_same(old, new := plain(now)):
+        if not is_same(old, new := plain(now)):
             undo = () if old is Ellipsis or now is Ellipsis else (format_override(path, old),)
             origin = None if now is Ellipsis else _origin(trail, now, path)
             yield Difference(path=path, before=old, after=new, origin=origin, undo=undo)
@@ -179,12 +179,12 @@ def _origin(trail: Trail, value: Any, path: str) -> Origin:
     return next(by_user, trail.origin(path)) if fields.is_section(value) else trail.origin(path)
 
 
-def _is_same(before: Any, after: Any) -> bool:
+def is_same(before: Any, after: Any) -> bool:
     """Whether two plain values mean the same: 1 is 1.0 and a NaN is itself, but true is not 1."""
     if isinstance(before, list) and isinstance(after, list):
-        return len(before) == len(after) and all(map(_is_same, before, after))
+        return len(before) == len(after) and all(map(is_same, before, after))
     if isinstance(before, dict) and isinstance(after, dict):
-        return before.keys() == after.keys() and all(_is_same(part, after[key]) for key, part in before.items())
+        return before.keys() == after.keys() and all(is_same(part, after[key]) for key, part in before.items())
     if isinstance(before, bool) or isinstance(after, bool):
         return before is after
     return before == after or (before != before and after != after)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
+from official_trainer.config.compare import is_same
 from official_trainer.runs import prediction_formats
 from official_trainer.runs.prediction_formats import FORMATS, PredictionsError, num_rows
 from official_trainer.shown import first_few
@@ -189,7 +190,7 @@ def read_continuable(directory: str, settings: Mapping[str, Any], *, is_whole: b
     lines = [
         f"  {f'--{name}' if name in _FLAGS else name}: {_shown(before, name)} -> {_shown(now, name)}"
         for name in ({**now, **before} if is_whole else now)
-        if before.get(name) != now.get(name)
+        if not is_same(before.get(name), now.get(name))
     ]
     if lines:
         what = f"--output={directory} holds predictions that were made with other settings:"

@@ -1,6 +1,7 @@
 """Predictions in files: five formats, what is in a file, going on, several processes, and what is refused."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -276,6 +277,12 @@ def test_predictions_made_with_other_settings_are_not_mixed(tmp_path):
         ]  # fmt: skip
         assert caught.value.exit_code == 2
     assert contents(tmp_path) == before
+
+
+def test_a_setting_that_is_nan_is_no_other_one(tmp_path):
+    """N18: as of `fill_null: {age: .nan}`."""
+    fill(opened(tmp_path, fill_null=math.nan), 9)
+    assert opened(tmp_path, fill_null=math.nan).next_number() is None
 
 
 def test_processes_that_start_together_with_other_settings_do_not_mix(tmp_path):
