@@ -48,8 +48,21 @@ def check_names(names: Sequence[str], found: Sequence[str], place: str, field: s
             raise DataError(f"{place} has no column '{name}'{near}", field=field)
 
 
-def tensor_types(schema: Any, names: Sequence[str], place: str, field: str) -> dict[str, Any]:
+def tensor_types(
+    schema: Any,
+    names: Sequence[str],
+    place: str,
+    field: str,
+    fix: str = "write it as numbers or text, or leave it out",
+) -> dict[str, Any]:
     """Returns what the columns `names` of a schema become in tensors.
+
+    Args:
+      schema: of Arrow.
+      names: of columns.
+      place: the file, for messages.
+      field: the field of the section, for messages.
+      fix: what to do about a column that no tensor holds.
 
     Raises:
       DataError: a column is not there, or no tensor holds it.
@@ -60,12 +73,21 @@ def tensor_types(schema: Any, names: Sequence[str], place: str, field: str) -> d
         try:
             types[name] = tensor_type(schema.field(name).type)
         except ValueError as error:
-            raise DataError(f"{place}: column '{name}' {error}", field=field) from error
+            raise DataError(f"{place}: column '{name}' {error}; {fix}", field=field) from error
     return types
 
 
-def check_fill(schema: Any, fill_null: Mapping[str, Any], columns: Sequence[str], field: str) -> None:
+def check_fill(
+    schema: Any, fill_null: Mapping[str, Any], columns: Sequence[str], field: str, fix: str = "write one that is"
+) -> None:
     """Checks that each value of `fill_null` is one of its column's type.
+
+    Args:
+      schema: of Arrow.
+      fill_null: values by the names of columns.
+      columns: the names that there are.
+      field: the field of the section, for messages.
+      fix: what to do about a value of another type.
 
     Raises:
       DataError: it is not, or there is no such column.
@@ -78,7 +100,7 @@ def check_fill(schema: Any, fill_null: Mapping[str, Any], columns: Sequence[str]
         try:
             pa.scalar(value, tp.value_type if pa.types.is_dictionary(tp) else tp)
         except (pa.ArrowException, TypeError) as error:
-            raise DataError(f"{value!r} is no value of column '{name}', which is {tp}", field=field) from error
+            raise DataError(f"{value!r} is no value of column '{name}', which is {tp}; {fix}", field=field) from error
 
 
 def columns_of(table: Any, names: Sequence[str], fill_null: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +174,7 @@ def as_numpy(array: Any, name: str) -> Any:
     if _is_text(array.type):
         array = array.cast(pa.large_binary())
     elif not _is_number(array.type):
-        raise ValueError(f"is {array.type}, which no tensor holds; write it as numbers or text, or leave it out")
+        raise ValueError(f"is {array.type}, which no tensor holds")
     return np.array(array.to_numpy(zero_copy_only=False))  # a copy, which transforms can write to
 
 

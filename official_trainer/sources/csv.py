@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from official_trainer.config import FrozenDict, SourceConfig
@@ -24,6 +24,10 @@ from official_trainer.sources.columns import TableFiles, file_problems, opened
 
 _BLOCK_BYTES = 16 << 20  # the types of columns are found in the first block
 _NULLS = ("", "NA", "N/A", "NULL", "null", "None")  # not NaN, which is a number
+_OTHER_TYPE = (
+    "set its type (string for dates, which transforms turn into numbers; float32 for numbers that are all missing), "
+    "or leave it out of `columns`"
+)
 
 Type = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "string"
@@ -44,7 +48,8 @@ class CsvConfig(SourceConfig):
       column_names: of files without a header; empty means that the first line has them.
       column_types: of columns; the others' are found in the first 16 MiB of the first file, where one value that is no
         number makes text of a column: say that such a column is `float32`, and the row of that value is an error.
-      fill_null: for a column, the value of rows where it is empty or NA; without it such a row is an error.
+      fill_null: for a column, the value of rows where it is empty or NA, such as `.nan`; without it such a row is an
+        error, and a text stays as it is.
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = ("pyarrow",)
@@ -78,11 +83,12 @@ class CsvConfig(SourceConfig):
             table = _table(self, path, columns, types)
             columns = table.column_names  # of the first file, which the others must have
             types = dict(zip(columns, table.schema.types, strict=True))
-            tables.append(table)
+            tables.append(_with_gaps(table, self.fill_null))
         schema = tables[0].schema
         check_names(list(self.column_types), schema.names, "columns", "column_types")
-        tensor_types(schema, schema.names, files[0], "column_types")
-        check_fill(schema, self.fill_null, schema.names, "fill_null")
+        tensor_types(schema, schema.names, files[0], "column_types", _OTHER_TYPE)
+        fix = "write one that is, or set the column's type in column_types (NaN is a float32)"
+        check_fill(schema, self.fill_null, schema.names, "fill_null", fix)
         return CsvRows(files, tables, self.fill_null, first_row=1 if self.column_names else 2)
 
 
@@ -128,6 +134,20 @@ def _table(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[
         if not path.endswith(".gz") and not file.read(2).strip(b"\0").endswith((b"\r", b"\n")):
             paths.say_once(f"{path}: its last line has no end: is it cut off? Else end that line, too", is_warning=True)
     return table.select(list(columns)) if columns else table
+
+
+def _with_gaps(table: Any, names: Iterable[str]) -> Any:
+    """Returns the table with nulls where a text of these columns is missing; Arrow takes each text for a value."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    for name in names:
+        if name in table.column_names and pa.types.is_string(table.schema.field(name).type):
+            text = table.column(name)
+            is_missing = pyarrow.compute.is_in(text, value_set=pa.array(_NULLS))
+            text = pyarrow.compute.if_else(is_missing, pa.scalar(None, pa.string()), text)
+            table = table.set_column(table.column_names.index(name), name, text)
+    return table
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """CSV files: values, errors with file, row and field."""
 
 import gzip
+import math
 import os
 import pickle
 
@@ -55,6 +56,17 @@ def test_types_are_found_or_given(tmp_path):
     assert np.isnan(batch["b"][0]) and batch["d"].tolist() == [b"", b"x"]
 
 
+def test_what_takes_the_place_of_missing_values(tmp_path):
+    """N41: of numbers, texts, and a column that has no value at all; a text without it is what stands there."""
+    path = written(tmp_path / "a.csv", "age,plan,note,none\n7,NA,NA,\n,,,\n1,a,b,\n")
+    fill = {"age": math.nan, "plan": "unknown", "none": -1.0}
+    batch = build(path, fill_null=fill, column_types={"age": "float32", "none": "float32"}).take([0, 1, 2])
+    np.testing.assert_equal(batch["age"], [7, np.nan, 1])
+    assert batch["plan"].tolist() == [b"unknown", b"unknown", b"a"]
+    assert batch["note"].tolist() == [b"NA", b"", b"b"]
+    assert batch["none"].tolist() == [-1, -1, -1]
+
+
 def test_options_of_the_format(tmp_path):
     """N41: delimiter, encoding, names, columns, values for what is missing, gzip, one column with a strange name."""
     path = written(tmp_path / "a.csv", "1;é;\n2;ü;5\n", "latin1")
@@ -97,9 +109,13 @@ def test_a_file_is_read_as_it_is_now(tmp_path, monkeypatch):
         ("id,t\n1,a\nx,b\n", {"column_types": {"id": "int8"}}, "correct it, or say the type of the column, such as"),
         ("id,t\n1,a\n", {"columns": ("tt",)}, "columns: {path} has no column 'tt'; there are id, t"),
         ("id,id\n1,2\n", {}, "files: {path} has 2 columns 'id'; rename them"),
-        ("id,t\n1,2020-01-01\n", {}, "{path}: column 't' is date32[day], which no tensor holds"),
+        ("id,t\n1,2020-01-01\n", {}, "t' is date32[day], which no tensor holds; set its type (string for dates"),
         ("id,t\n1,2\n", {"fill_null": {"it": 0}}, "fill_null: columns has no column 'it'"),
-        ("id,t\n1,2\n", {"fill_null": {"id": "x"}}, "fill_null: 'x' is no value of column 'id', which is int64"),
+        (
+            "id,t\n1,2\n",
+            {"fill_null": {"id": "x"}},
+            "fill_null: 'x' is no value of column 'id', which is int64; write one that is, or set",
+        ),
         (
             "id,t\n1,2\n",
             {"column_types": {"ids": "int8"}},
