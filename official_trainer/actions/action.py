@@ -140,7 +140,6 @@ class Stop:
 
     Attributes:
       reason: why, for the console and the record.
-      weights: directory and step of a checkpoint whose weights are exported at the end, instead of the last ones.
 
     Example:
       >>> from official_trainer.actions import Action, Stop
@@ -149,11 +148,10 @@ class Stop:
       ...         if logs["accuracy"] > 0.99:
       ...             return Stop(reason="the accuracy is above 0.99")
       >>> StopWhenAccurate().on_eval(run=None, logs={"accuracy": 0.995})
-      Stop(reason='the accuracy is above 0.99', weights=None)
+      Stop(reason='the accuracy is above 0.99')
     """
 
     reason: str
-    weights: tuple[str, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from official_trainer.actions.action import KEEPERS, Action, Run, Stop
-from official_trainer.config import ActionConfig, ConfigError, NonNegative, NonNegativeFloat, Problem, When
-from official_trainer.tracking.monitored import COMPARISONS, Direction, Value, is_better, required_value, show
+from official_trainer.actions.action import Action, Run, Stop
+from official_trainer.config import ActionConfig, NonNegative, NonNegativeFloat, When
+from official_trainer.tracking.monitored import Direction, Value, is_better, required_value, show
 
 _PRIORITY = 100  # after the actions that keep what is best
 
@@ -21,7 +21,8 @@ _PRIORITY = 100  # after the actions that keep what is best
 class EarlyStoppingConfig(ActionConfig):
     """Ends training when a metric of the evaluation has not improved for a while.
 
-    A run that ended so stays ended when it is started again, unless `patience` is raised.
+    A run that ended so stays ended when it is started again, unless `patience` is raised. `trainer.export.checkpoint`
+    says which weights are exported then.
 
     Attributes:
       monitor: the metric; `a|b` names `b` inside `a`.
@@ -30,8 +31,6 @@ class EarlyStoppingConfig(ActionConfig):
       patience: evaluations without an improvement after which training ends; with 0, as with 1, the first of them.
       baseline: until the metric has been better than this, nothing counts as an improvement.
       start_from_step: evaluations before this step do not count.
-      restore_best: whether the run's export at the end has the weights of the best checkpoint. It needs one to be kept
-        by the same metric: by `trainer.best_checkpoint_eval_metric`, or by an action `checkpoint`.
     """
 
     monitor: str = ""
@@ -40,7 +39,6 @@ class EarlyStoppingConfig(ActionConfig):
     patience: NonNegative = 0
     baseline: float | None = None
     start_from_step: NonNegative = 0
-    restore_best: bool = False
     priority: int = _PRIORITY
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -81,9 +79,7 @@ class EarlyStopping(Action):
         self._direction = choose(config.monitor, config.mode, **limits)
         if self._best is not None and isinstance(self._best, Mapping) != callable(self._direction):
             self.restore({})  # the task has declared another way to compare since
-        if self._config.restore_best:
-            self._keeper(run)
-        return self._stop_if_used_up(run)
+        return self._stop_if_used_up()
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
         config = self._config
@@ -95,15 +91,13 @@ class EarlyStopping(Action):
             self._best, self._best_step = value, run.step
         is_enough = improves and self._is_beyond_baseline(value)
         self._wait = 0 if is_enough else self._wait + 1
-        return self._stop_if_used_up(run)
+        return self._stop_if_used_up()
 
     def _is_beyond_baseline(self, value: Value) -> bool:
         return is_better(value, self._config.baseline, self._direction, min_delta=self._config.min_delta)
 
-    def _stop_if_used_up(self, run: Run) -> Stop | None:
-        if self._wait < max(1, self._config.patience):
-            return None
-        return Stop(reason=self._reason(), weights=self._keeper(run) if self._config.restore_best else None)
+    def _stop_if_used_up(self) -> Stop | None:
+        return None if self._wait < max(1, self._config.patience) else Stop(reason=self._reason())
 
     def _reason(self) -> str:
         config, count = self._config, f"{self._wait} evaluation{'s' if self._wait > 1 else ''}"
@@ -113,26 +107,3 @@ class EarlyStopping(Action):
         beyond = f", beyond the baseline {config.baseline:g}" if config.baseline is not None else ""
         by = f" by more than {config.min_delta:g}" if config.min_delta else ""
         return f"early stopping: {config.monitor} has not improved{by} in {count}{beyond}; {best}"
-
-    def _keeper(self, run: Run) -> tuple[str, int] | None:
-        """Returns the directory and the step of the best checkpoint; None if there is none yet.
-
-        Raises:
-          ConfigError: the best checkpoint by this metric is not kept.
-        """
-        monitor, direction = self._config.monitor, self._direction
-        for keeper in (*run.state.shared.get(KEEPERS, ()), run.trainer.checkpoint_exporter):
-            policy = getattr(keeper, "policy", None)  # an exporter of Model Garden has none
-            if policy is not None and (policy.monitor, policy.direction) == (monitor, direction):
-                return keeper.best
-        comp = "" if callable(direction) else f" and trainer.best_checkpoint_metric_comp={COMPARISONS[direction]}"
-        raise ConfigError(
-            [
-                Problem(
-                    f"restore_best of {self.name!r} needs the best checkpoint by {monitor!r} to be kept, and it is not",
-                    "trainer.actions",
-                    fix=f"set trainer.best_checkpoint_eval_metric={monitor}{comp}, or add an action {{type: "
-                    f"checkpoint, monitor: {monitor}}} with a priority below {self.priority}",
-                )
-            ]
-        )

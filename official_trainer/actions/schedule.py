@@ -407,10 +407,9 @@ class Schedule:
         if (stopped.get("by"), stopped.get("settings")) not in [(e.action.name, e.settings) for e in self._entries]:
             self._stopped = None
             return []
-        weights = None if stopped["weights"] is None else (stopped["weights"][0], stopped["weights"][1])
         how = "the run has ended already; to go on after all, change or remove the action '%s'"
         _logger.info(how, stopped["by"])  # no part of the reason, which is on record as an unbroken run has it
-        return [Stop(reason=stopped["reason"], weights=weights)]
+        return [Stop(reason=stopped["reason"])]
 
     def _moment(self, **happened: bool) -> Moment:
         run = self._begun

@@ -18,6 +18,7 @@ THEIRS: Mapping[str, str] = {
     "summary_interval": "log_interval log_steps logging_steps log_every_n_steps summary_steps",
     "max_to_keep": "keep_checkpoint_max save_total_limit max_checkpoints",
     "best_checkpoint_eval_metric": "monitor metric_for_best_model",
+    "checkpoint": "restore_best_weights load_best_model_at_end",
     "steps_per_loop": "steps_per_execution iterations_per_loop",
     "gradient_accumulation_steps": "accumulate_grad_batches accumulation_steps",
     "global_clipnorm": "clip_norm gradient_clip_val max_grad_norm grad_clip",

@@ -310,8 +310,6 @@ class Loop:
             return
         self.stop.check()
         self._enter("export")
-        if self._requested_stop is not None and self._requested_stop.weights is not None:
-            self.trainer.checkpoint_state.load_weights(*self._requested_stop.weights)
         self.observer.on_end(state.step, self._results)
 
     @contextlib.contextmanager

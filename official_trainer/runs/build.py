@@ -328,7 +328,7 @@ def export_at_end(
 
     Args:
       job: the run.
-      trainer: with the weights of the last step, or those that an action asked for.
+      trainer: with the weights of the last step, which it has again afterwards.
       step: the last one.
       logs: its results.
       find_row: returns the recorded numbers of a step and split.
@@ -339,10 +339,8 @@ def export_at_end(
     settings, best = job.config.trainer.export, best_of(trainer)
     if not settings.at_end:
         return None
-    which, loaded = settings.checkpoint, int(trainer.global_step.numpy())
-    if loaded != step:  # an action asked for the weights of another step
-        which = f"step {loaded}"
-    elif which == "best":
+    which, loaded = settings.checkpoint, step
+    if which == "best":
         if best is None or best.best is None:
             _logger.warning(
                 "nothing is exported: trainer.export.checkpoint=best, and this process has no best checkpoint. Once "
@@ -363,5 +361,5 @@ def export_at_end(
         _logger.warning("%s: %s", what, error)
         return None
     finally:
-        if which == "best" and job.prebuilt is not None:  # the caller may go on with the model
+        if which == "best":  # the caller, and actions at the end of the run, may go on with the model
             trainer.checkpoint_state.load_weights(job.model_dir, step)

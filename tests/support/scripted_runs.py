@@ -44,10 +44,16 @@ class ScriptedTask(toy.ToyTask):
         return {"score": score, "perplexity": -score, "dev": {"score": -score}}
 
 
-def do(model_dir, *actions, scores=None, ema=None, mode="train_and_eval", init_checkpoint="", **trainer):
+def do(model_dir, *actions, scores=None, mode="train_and_eval", **settings):
     """Trains 80 steps, evaluated every tenth and saved every thirtieth, with `actions`."""
     keras.backend.clear_session()
     ScriptedTask.scores = dict(zip(range(10, 90, 10), scores or (), strict=False))
+    resolved = resolve(*actions, **settings)
+    return run.run("scripted", resolved, mode=mode, model_dir=str(model_dir), quiet=True)
+
+
+def resolve(*actions, ema=None, init_checkpoint="", **trainer):
+    """Returns the configuration of such a run."""
     settings = {
         "train_steps": 80, "steps_per_loop": 10, "summary_interval": 40, "checkpoint_interval": 30,
         "validation_interval": 10, "async_checkpoint": False, "export": schema.ExportConfig(at_end=False), **trainer,
@@ -62,8 +68,7 @@ def do(model_dir, *actions, scores=None, ema=None, mode="train_and_eval", init_c
         ),
         trainer=base.trainer.replace(actions=tuple(actions), **settings),
     )
-    resolved = configuration.resolve(config, experiment="scripted")
-    return run.run("scripted", resolved, mode=mode, model_dir=str(model_dir), quiet=True)
+    return configuration.resolve(config, experiment="scripted")
 
 
 class Killed(BaseException):

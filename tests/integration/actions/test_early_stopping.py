@@ -7,14 +7,12 @@ import types
 
 import pytest
 
-from official_trainer import files
 from official_trainer.actions.action import LoopState, Run, Stop
 from official_trainer.actions.checkpoint import CheckpointConfig
 from official_trainer.actions.early_stopping import EarlyStopping, EarlyStoppingConfig
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.config import ConfigError, ExportConfig
-from official_trainer.config.optimization import EMAConfig
+from official_trainer.config import ConfigError
 from official_trainer.tasks import metrics
 from official_trainer.tracking.monitored import MissingMetricError
 from tests.support import runs, scripted_runs
@@ -131,45 +129,11 @@ def test_a_run_stops(stopped):
     assert committed_steps(stopped) == (30, 50)
 
 
-EXPORT = {"export": ExportConfig(at_end=True)}
-
-
-def test_the_best_weights_are_exported(model_dir):
-    """C1: those of the best checkpoint, averages too, named for what they are; again after a restart."""
-    stop, best = STOP.replace(restore_best=True), CheckpointConfig(monitor="score", template="best-{score:.1f}")
-    for _ in range(2):
-        scripted_runs.do(model_dir, stop, best, scores=SCORES, ema=EMAConfig(average_decay=0.5), **EXPORT)
-        record = json.loads(files.read_text(f"{model_dir}/export/20/export.json"))
-        assert (record["step"], record["metrics"]["score"]) == (20, 0.7)
-        kept, exported = (
-            runs.bits(f"{model_dir}/{path}")
-            for path in ("checkpoints/best-0.7/ckpt-20", "export/20/variables/variables")
-        )
-        kernels = [{bits for name, bits in found.items() if "kernel" in name} for found in (kept, exported)]
-        assert kernels[0] and kernels[0] == kernels[1]
-    assert committed_steps(model_dir) == (30, 50)  # what the run would go on from is what it was
-
-
 def test_more_patience_goes_on(stopped, model_dir):
     """C1: from where the run stopped, with what it has counted."""
     shutil.copytree(stopped, model_dir)
     scripted_runs.do(model_dir, STOP.replace(patience=4), scores=(*SCORES[:5], 0.7, 0.6, 0.6))
     assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60]
-
-
-def test_the_best_weights_have_to_be_kept(model_dir):
-    """C1: an error before the first step, which says how."""
-    with pytest.raises(ActionError) as caught:
-        kept = CheckpointConfig(monitor="score", mode="min")
-        scripted_runs.do(model_dir, STOP.replace(restore_best=True), kept, scores=SCORES)
-    assert caught.value.exit_code == 2
-    assert str(caught.value) == (
-        "action 'early_stopping' failed in on_start at step 0: trainer.actions: restore_best of 'early_stopping' needs "
-        "the best checkpoint by 'score' to be kept, and it is not; set trainer.best_checkpoint_eval_metric=score and "
-        "trainer.best_checkpoint_metric_comp=higher, or add an action {type: checkpoint, monitor: score} with a "
-        "priority below 100"
-    )
-    assert committed_steps(model_dir) == ()
 
 
 def test_a_direction_that_nobody_declares_is_asked_for(model_dir):

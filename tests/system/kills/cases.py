@@ -70,7 +70,7 @@ FALLING_BACK = digits(
 )
 ACTIONS = """trainer.actions=[
   {type: replica_integrity, when: {every: 4}}, {type: publish_intermediates, when: {every: 10}},
-  {type: early_stopping, monitor: validation_loss, patience: 3, restore_best: false},
+  {type: early_stopping, monitor: validation_loss, patience: 3},
   {type: checkpoint, monitor: accuracy, max_to_keep: 2}, {type: average_checkpoints, last: 2},
   {type: export_saved_model, when: {every: 15}, max_to_keep: 2}]"""
 ACTING = digits(Variant("mirrored2", averages=False, several="evaluations"), ACTIONS, *NO_EXPORTS, name="actions")

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from official_trainer import config as configuration
 from official_trainer import files
+from official_trainer.actions import Action
+from official_trainer.actions.early_stopping import EarlyStoppingConfig
 from official_trainer.config import ConfigError, ExportConfig, resolve
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.config.schema import ExperimentConfig, TrainerConfig
@@ -45,6 +47,33 @@ def test_what_a_run_exports_at_its_end_is_one_field(model_dir):
     assert files.list_dir(f"{model_dir}/export") == ["20", "80"]
     scripted_runs.do(model_dir, **KEEPS_BEST, export=best)  # a server that watches the folder goes back to it
     assert files.list_dir(f"{model_dir}/export") == ["20"]
+
+
+class WeightsAtEnd(Action):
+    """Takes the weights that a hook at the end of a run sees."""
+
+    def on_end(self, run, failure):
+        self.seen = run.trainer.model.get_weights()
+
+
+def test_a_run_that_is_killed_before_its_export_exports_the_best(model_dir, monkeypatch):
+    """T19, N1, T13: after early stopping, what the command exports, bit by bit; the run keeps its last weights."""
+    settings = {"ema": KEEPS_BEST["ema"], "best_checkpoint_eval_metric": "score"}
+    settings["export"] = ExportConfig(checkpoint="best")
+    stop, hook = EarlyStoppingConfig(monitor="score", patience=3), WeightsAtEnd()
+    with scripted_runs.killed(monkeypatch, "after the row", 50):
+        scripted_runs.do(model_dir, stop, scores=SCORES, **settings)
+    assert not files.exists(f"{model_dir}/export")
+    monkeypatch.setattr(scripted_runs.ScriptedTask, "build_actions", lambda task, trainer: [hook])
+    scripted_runs.do(model_dir, stop, scores=SCORES, **settings)
+    resolved, by_command = scripted_runs.resolve(stop, **settings), f"{model_dir}/by_command"
+    run.export("scripted", resolved, model_dir=str(model_dir), checkpoint="best", output_dir=by_command)
+    of_run, of_command = (
+        tf.saved_model.load(path).signatures["serving_default"](features=tf.constant(toy.FEATURES))["logits"].numpy()
+        for path in (f"{model_dir}/export/20", by_command)
+    )
+    assert (of_run == of_command).all()
+    assert {value.tobytes() for value in hook.seen} <= set(runs.bits(f"{model_dir}/ckpt-50").values())
 
 
 @pytest.mark.parametrize("checkpoint", cases(["latest", "best"], "best"))

@@ -206,15 +206,6 @@ def test_a_stopped_run_stays_stopped_until_the_action_is_another(patience, name,
         assert "to go on after all, change or remove the action 'patience'" in caplog.text
 
 
-def test_weights_to_be_exported_are_loaded_before_the_export():
-    """G1: restore_best; after the last checkpoint, which keeps the last weights."""
-    disk = Disk()
-    action = Steps(When(at_steps=(20,)), answer=lambda run: Stop(reason="enough", weights=("best", 10)))
-    loop, _ = start(disk, config_of(), action, methods={"on_end": lambda step, _: disk.events.append(("export", step))})
-    loop.run()
-    assert disk.events[-4:] == [("save", 20), ("validation", 20), ("load", ("best", 10)), ("export", 20)]
-
-
 def test_a_save_is_made_once():
     """G1: at a step of its own, and not twice where one is due."""
     disk = Disk()
