@@ -23,6 +23,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.config.errors import line_of_class
 from official_trainer.errors import ExitCode, UserError, describe_error, first_line, text_of, without_arrays
+from official_trainer.inputs.reader import ExampleError
 from official_trainer.runs.mistakes.meanings import meaning_of
 from official_trainer.user_code import definition_of, is_ours, is_users, note, notes_on
 
@@ -45,6 +46,8 @@ _DEFINED_AT = "was defined here:"
 _OF_LOOP = "Stack trace for op definition"
 _READS = re.compile(r"(\{\{node |\[\[|Op:)[\w/]*(IteratorGetNext|MakeIterator)\w*(\}\}|\])")
 """In the text of an error of a graph: the operation that reads the data, or begins to."""
+_OF_EXAMPLE = f"{ExampleError.__module__}.{ExampleError.__qualname__}: "
+"""In the text of an error of a graph that has read an example outside of the run, such as by `adapt` of a layer."""
 _CONVERTED = re.compile(r"outer_factory\.<locals>\.inner_factory\.<locals>\.tf__")
 """In front of the name of a function that AutoGraph has converted."""
 
@@ -141,13 +144,16 @@ def _of_users_code(error: BaseException, notes: Mapping[str, Any]) -> Report:
     lines += [f"  computed at {_shown(frame)}: {_cut(frame.line or '')}" for frame in defined[-1:]]
     if notes.get("batch"):
         lines.append(f"  batch: {_cut(notes['batch'])}")
-    is_data = is_data or (_is_read(error) and _RAISED_IN_PYTHON not in text_of(error))
+    text = text_of(error)
+    is_data = is_data or _OF_EXAMPLE in text or (_is_read(error) and _RAISED_IN_PYTHON not in text)
     return Report("\n".join(lines), ExitCode.DATA if is_data else ExitCode.FAILED)
 
 
 def _in_one_line(error: BaseException) -> str:
     """Returns class and message of an error, without the names of nodes."""
     text, name = _CONVERTED.sub("", first_line(error)), type(error).__name__
+    if _OF_EXAMPLE in text:
+        return text.partition(_OF_EXAMPLE)[2]
     return text if text.startswith(f"{name}: ") else f"{name}: {text}" if text else name
 
 
