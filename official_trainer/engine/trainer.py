@@ -29,6 +29,7 @@ from official_trainer.engine.train_iterator import Data, DatasetBuilder, GivenDa
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
+from official_trainer.tasks import vocabularies
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.multi_task.task import MultiTask, check_sections, parts_in, sub_model, train_section
@@ -254,6 +255,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Sets the first weights of a fresh run; called only when `model_dir` holds no checkpoint."""
         with during("initializing the weights", task=self.task, method="initialize"):
             self.restored = first_weights.initialize(self.task, self.model, self.strategy)
+            vocabularies.check_finite(self.model)
         if self.context.average is not None:
             self.context.average.reset()
 

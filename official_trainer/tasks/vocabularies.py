@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.inputs import DataError
 from official_trainer.shown import shorten
 from official_trainer.tasks import keras as kerases
 
@@ -42,18 +43,22 @@ _NAME, _MOST_SHOWN = "vocabularies", 3
 
 
 class Vocabulary(tf.train.experimental.PythonState):
-    """What one layer computes with beside its weights."""
+    """What one layer computes with beside its weights.
+
+    Attributes:
+      layer: of either Keras.
+    """
 
     def __init__(self, path: str, layer: Any) -> None:
         """Takes the layer, and its path in the model; its tables are made under the strategy in scope."""
-        self._path, self._layer, self._strategy = path, layer, tf.distribute.get_strategy()
+        self._path, self.layer, self._strategy = path, layer, tf.distribute.get_strategy()
         self._is_inverted = bool(getattr(layer, "invert", False))
         self._learnt: Mapping[str, Any] = {}
         self._text = b""
 
     def serialize(self) -> bytes:
         """Returns the state as JSON: lists of numbers by name, and of a table its words and their numbers."""
-        learnt = _learnt(self._layer)
+        learnt = _learnt(self.layer)
         if not self._text or any(learnt.get(name) is not self._learnt.get(name) for name in {**learnt, **self._learnt}):
             self._text = json.dumps({name: self._listed(value) for name, value in learnt.items()}).encode()
             self._learnt = learnt
@@ -71,7 +76,7 @@ class Vocabulary(tf.train.experimental.PythonState):
         """
         if string_value == self.serialize():
             return
-        layer, saved, made = self._layer, json.loads(string_value), json.loads(self._text)
+        layer, saved, made = self.layer, json.loads(string_value), json.loads(self._text)
         said, is_empty = self.difference(string_value), not any(map(_entries, made.values()))
         is_resized = not is_empty and any(len(_entries(saved.get(name))) != len(_entries(made[name])) for name in made)
         if is_resized and keeps_size:
@@ -104,8 +109,8 @@ class Vocabulary(tf.train.experimental.PythonState):
         _logger.warning(
             "layer %s: the checkpoint holds no vocabulary or statistics of it; the code's are used", self._path
         )
-        if hasattr(self._layer, "finalize_state"):
-            self._layer.finalize_state()
+        if hasattr(self.layer, "finalize_state"):
+            self.layer.finalize_state()
 
     def _listed(self, value: Any) -> Any:
         if not isinstance(value, tf.lookup.StaticHashTable):
@@ -116,7 +121,7 @@ class Vocabulary(tf.train.experimental.PythonState):
         return {"words": [word for _, word in rows], "numbers": [number for number, _ in rows]}
 
     def _set(self, name: str, saved: Any) -> None:
-        layer, value = self._layer, cast(Any, self._learnt.get(name))
+        layer, value = self.layer, cast(Any, self._learnt.get(name))
         attribute = _ATTRIBUTES["IndexLookup"].get(name, name)
         if isinstance(saved, Mapping):
             pair = saved["words"], saved["numbers"]
@@ -164,6 +169,22 @@ def of(model: Any) -> dict[str, Vocabulary]:
 def texts(model: Any) -> list[bytes]:
     """Returns what a checkpoint would hold of them."""
     return [vocabulary.serialize() for vocabulary in of(model).values()]
+
+
+def check_finite(model: Any) -> None:
+    """Refuses statistics that are NaN: an activation such as `relu` may hide what they do to a loss.
+
+    Raises:
+      DataError: a layer has such a number.
+    """
+    for path, vocabulary in of(model).items():
+        for name, value in _learnt(vocabulary.layer).items():
+            is_numbers = value is not None and not isinstance(value, tf.lookup.StaticHashTable)
+            if is_numbers and np.isnan(np.asarray(value, "float64")).any():
+                raise DataError(
+                    f"layer {path}: its {name} is NaN, because adapt() has seen NaN; let a number take the place of "
+                    "what is missing before adapt() and in build_inputs, and another feature say where"
+                )
 
 
 def _layers_inside(part: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_trainer import inputs
 from official_trainer.checkpoints import restore
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.program import Program, ProgramCheckpoint
@@ -33,6 +34,19 @@ def test_sizes_that_a_file_decides_are_explained_by_its_vocabulary(tmp_path, nam
     for mode in ("eval", "train_and_eval"):
         with pytest.raises(CheckpointError, match=said):
             do(tmp_path, kind=KERASES[name], build=build, file="grown", mode=mode)
+
+
+def test_statistics_of_missing_values_are_refused(tmp_path):
+    """N53, N45: before the first step; what a `relu` makes of them has a loss."""
+
+    def scaled(kind, file):
+        scale = kind.layers.Normalization(name="scale")
+        scale.adapt(np.array([[1.0], [np.nan]]))
+        number = kind.Input((1,), name="number")
+        return kind.Model({"number": number}, {"scored": kind.layers.Dense(1, "relu")(scale(number))})
+
+    with pytest.raises(inputs.DataError, match=r"layer scale: its mean is NaN, because adapt\(\) has seen NaN; let a"):
+        do(tmp_path, kind=KERASES["Keras 3"], build=scaled)
 
 
 @pytest.mark.parametrize("name", [full("tf_keras"), "Keras 3"])
