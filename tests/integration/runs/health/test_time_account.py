@@ -215,9 +215,10 @@ def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute():
         assert (verdict is not None) == is_told, (steps, steps_seconds, waited)
         if is_told:
             assert verdict.startswith("input-bound: 62 % of the time in steps waits for data; in task.train_data look")
-            assert all(field in verdict for field in ("prefetch_buffer_size", "cycle_length", "num_parallel_calls"))
+            words = ("prefetch_buffer_size", "cycle_length", "use_multiprocessing", "num_parallel_calls")
+            assert all(word in verdict for word in words)
     fields = {field.name for field in dataclasses.fields(schema.DataConfig)}
-    assert {"cache", "prefetch_buffer_size", "cycle_length"} <= fields
+    assert {"cache", "prefetch_buffer_size", "cycle_length", "use_multiprocessing"} <= fields
 
 
 def test_the_line_of_the_console():
