@@ -3,6 +3,10 @@ from .distributed import trees as trees
 from .program import Loop as Loop
 from .program import Program as Program
 from .program.run_experiment import run_experiment as run_experiment
+from .reports.overfit import overfit as overfit
+from .runs.from_python import RunResult as RunResult
+from .runs.from_python import check as check
+from .runs.from_python import run as run
 from .sweeps.from_python import sweep as sweep
 from .tasks import publish as publish
 from .tasks import random_streams as random_streams

@@ -1,8 +1,8 @@
 """Trainings that leave nothing behind: the trainer for them, and `--overfit_batches`.
 
-Owns: which jobs can be tried; how long a model trains on a few batches, and whether it has learned them. Does not own:
-repeating the batches (`engine/train_iterator.py`), the search for a learning rate (`find_lr.py`). Imports no
-TensorFlow by itself.
+Owns: which jobs can be tried; how long a model trains on a few batches, and whether it has learned them; `overfit`, the
+same from Python. Does not own: repeating the batches (`engine/train_iterator.py`), the search for a learning rate
+(`find_lr.py`). Imports no TensorFlow by itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from official_trainer.config import ConfigError, Problem, resolve
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.errors import UserError
-from official_trainer.runs import run
+from official_trainer.runs import from_python, run
 from official_trainer.runs.job import Job, check_ready
+from official_trainer.runs.mistakes import report
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import Console, format_number
 
@@ -42,6 +43,56 @@ _ADVICE = (
 
 class NotLearnedError(UserError, RuntimeError):
     """Model and loss did not learn a few batches by heart."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OverfitResult:
+    """What came of training on a few batches.
+
+    Attributes:
+      num_batches: how many there were.
+      steps: how many were trained.
+      first_loss: of the first pass over the batches.
+      last_loss: of the last steps.
+      metrics: training metrics of the last steps, by name.
+    """
+
+    num_batches: int
+    steps: int
+    first_loss: float
+    last_loss: float
+    metrics: Mapping[str, float]
+
+    def __str__(self) -> str:
+        first, last = format_number(self.first_loss), format_number(self.last_loss)
+        batches = f"{self.num_batches} {'batch' if self.num_batches == 1 else 'batches'}, {self.steps} steps"
+        metrics = [f"{name} {format_number(value)}" for name, value in self.metrics.items()]
+        return ", ".join([f"{batches}: loss {first} at first, {last} at last", *metrics])
+
+
+def overfit(
+    experiment: str,
+    num_batches: int = 2,
+    *,
+    overrides: Sequence[str] = (),
+    config_files: Sequence[str] = (),
+    imports: Sequence[str] = (),
+) -> OverfitResult:
+    """Does what `official-trainer train --overfit_batches` does: trains on the first batches alone, and keeps nothing.
+
+    Args:
+      experiment: its registered name; see `official_trainer.run` for where it is searched.
+      num_batches: global batches, at least 1.
+      overrides: one `path=value` each, as for `--set`.
+      config_files: YAML files, as for `--config_file`.
+      imports: modules that register the experiment, as for `--import`.
+
+    Raises:
+      NotLearnedError: the loss did not fall to a tenth of the first.
+      UserError: as the command would print it.
+    """
+    with from_python.job_of(experiment, "train", None, overrides, config_files, imports) as job, report.noted():
+        return overfit_job(job, num_batches)
 
 
 @contextlib.contextmanager
@@ -74,7 +125,7 @@ def trainer_of(job: Job, what: str, sets: Sequence[str] = ()) -> Iterator[Traine
         yield trainer
 
 
-def overfit(job: Job, num_batches: int) -> str:
+def overfit_job(job: Job, num_batches: int) -> OverfitResult:
     """Trains on the first batches of the training data until the loss is near zero, or for long enough.
 
     Nothing is evaluated, saved or exported, and no actions run. It is at most 1000 steps, or 100 passes if these are
@@ -83,9 +134,6 @@ def overfit(job: Job, num_batches: int) -> str:
     Args:
       job: the run that the batches, the model and the learning rate are those of.
       num_batches: global batches, at least 1.
-
-    Returns:
-      The losses at first and at last, and the metrics, in a line.
 
     Raises:
       NotLearnedError: the loss did not fall to near zero.
@@ -104,19 +152,14 @@ def overfit(job: Job, num_batches: int) -> str:
                 logs = flatten(trainer.train(min(window, limit - steps)))
                 steps = trainer.context.step
                 console.log("train", steps, logs)
-    summary = _summary(num_batches, steps, first["training_loss"], logs)
-    if not _is_learned(first["training_loss"], logs["training_loss"]):
-        raise NotLearnedError(f"{summary}\n{_ADVICE}")
-    return summary
+    others = {name: logs[name] for name in logs if not name.endswith("_loss") and "learning_rate" not in name}
+    losses = {"first_loss": first["training_loss"], "last_loss": logs["training_loss"]}
+    result = OverfitResult(num_batches=num_batches, steps=steps, metrics=others, **losses)
+    if not _is_learned(result.first_loss, result.last_loss):
+        raise NotLearnedError(f"{result}\n{_ADVICE}")
+    return result
 
 
 def _is_learned(first: float, last: float) -> bool:
     """Returns whether a loss has come down to a tenth; one that began at 0 or below, whether it fell. A NaN has not."""
     return last <= _LEARNED * first if first > 0 else last < first
-
-
-def _summary(num_batches: int, steps: int, first: float, logs: Mapping[str, float]) -> str:
-    losses = f"loss {format_number(first)} at first, {format_number(logs['training_loss'])} at last"
-    others = [name for name in logs if not name.endswith("_loss") and "learning_rate" not in name]
-    metrics = [f"{name} {format_number(logs[name])}" for name in others]
-    return ", ".join([f"{num_batches} {'batch' if num_batches == 1 else 'batches'}, {steps} steps: {losses}", *metrics])

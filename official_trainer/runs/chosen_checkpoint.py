@@ -52,11 +52,10 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
             )
         raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; {fix}")
     newest = steps[-1] if checkpoint == "best" else manifest.saved_steps(directory)[-1]  # which may be damaged
+    if checkpoint not in ("latest", "best", *map(str, (*steps, newest))):
+        saved = ", ".join(map(str, steps))
+        raise CheckpointError(f"{directory} has no checkpoint of step {checkpoint}; saved steps: {saved}")
     step = newest if checkpoint in ("latest", "best") else int(checkpoint)
-    if step not in (*steps, newest):
-        raise CheckpointError(
-            f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
-        )
     with deletion_explained(directory, step, was_there=step in steps):
         if damage := manifest.damage(directory, step):
             others = [other for other in steps if other != step]

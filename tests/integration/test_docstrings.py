@@ -31,7 +31,8 @@ MORE = {
 }
 """Public names of modules without a stub; "" is the module itself."""
 WITHOUT_EXAMPLE = {
-    "": {"sweep"},  # it starts processes, so its example is a program of docs/guides/sweeps.md
+    # One starts processes, the others need a workspace: their examples are programs of docs/guides/.
+    "": {"RunResult", "check", "overfit", "run", "sweep"},
     ".config": {"digest", "flow", "format_override"},
     ".inputs": {
         *("call_build_inputs", "check_element_structure", "explain_data_error", "skip", "stack_windows"),

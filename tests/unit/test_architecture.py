@@ -47,6 +47,7 @@ MANY_PARAMETERS = {
     "program/program.py Program.compile": (10, "the signature is Keras's, with rewards"),
     "program/program.py Program.evaluate": (8, "the signature is Keras's"),
     "program/program.py Program.fit": (16, "the signature is Keras's"),
+    "runs/from_python.py run": (10, "one for each flag of `train` that a program has a use for"),
     "program/run_experiment.py run_experiment": (15, "the signature is Model Garden's, and one name more"),
 }
 

@@ -1,4 +1,4 @@
-"""Write a new workspace with one example experiment.
+"""Write a new workspace with one example experiment and its tests.
 
 No file is overwritten.
 
@@ -78,6 +78,7 @@ def _next_steps(directory: str, list_of_files: list[str]) -> str:
         ("official-trainer list", "what can be run"),
         ("official-trainer check my_experiment", "try every part of it"),
         ("python train.py --experiment=my_experiment", "train it"),
+        ("pytest", "see that it learns, and resumes exactly"),
     ]
     enter = [] if os.path.abspath(directory) == os.getcwd() else [(f"cd {shlex.quote(directory)}", "")]
     lines = [f"  {command:<46}  {terminal.paint(why, 'dim')}".rstrip() for command, why in [*enter, *steps]]

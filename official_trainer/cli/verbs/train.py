@@ -79,8 +79,8 @@ def _overfit(arguments: argparse.Namespace, mode: str, num_batches: int) -> int:
         raise UsageError(f"--overfit_batches would have no effect with --mode={mode}; leave one of them out")
     flags.refuse_idle_prediction(arguments, mode)
     chosen = target.from_flags(arguments)
-    overfit = installed.load_part("official_trainer.reports.overfit", "--overfit_batches").overfit
-    learning = overfit(target.job_of(chosen, arguments, mode), num_batches)
+    part = installed.load_part("official_trainer.reports.overfit", "--overfit_batches")
+    learning = part.overfit_job(target.job_of(chosen, arguments, mode), num_batches)
     terminal.show(f"{learning}\nmodel and loss can learn; nothing was kept, and {chosen.model_dir} was not touched")
     return 0
 

@@ -7,7 +7,7 @@ from official_trainer.reports import overfit
 def test_overfitting_is_handed_over_with_the_config_of_the_run(engine, workspace, capsys, monkeypatch):
     """N36: the flag is no setting, so the config is that of the run, and its digest too; what came of it is printed."""
     calls = []
-    monkeypatch.setattr(overfit, "overfit", lambda job, num_batches: calls.append((job, num_batches)) or "it fell")
+    monkeypatch.setattr(overfit, "overfit_job", lambda job, num_batches: calls.append((job, num_batches)) or "it fell")
     assert cli.main(["train", "my_experiment", "--overfit_batches=3", "trainer.train_steps=9"]) == 0
     assert cli.main(["train", "my_experiment", "trainer.train_steps=9"]) == 0
     [(job, num_batches)], [(_, _, resolved, _)] = calls, engine.calls

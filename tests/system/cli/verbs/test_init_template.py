@@ -1,5 +1,6 @@
 """The example that `init` writes, which users copy: that it learns, and that its overlay fits."""
 
+import functools
 import random
 
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 from official_trainer import cli, config
 from official_trainer.tasks import contract, export, registry
 from official_trainer.tasks import keras as kerases
+from tests.support.forked import Child
 
 
 @pytest.fixture
@@ -65,3 +67,19 @@ def test_the_example_is_exported(workspace, tmp_path):
     wines = np.random.default_rng(0).normal(size=[3, 13]).astype("float32")
     served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"](measurements=wines)
     np.testing.assert_allclose(served["probabilities"], task.predict_step(wines, model)["probabilities"], atol=1e-6)
+
+
+@pytest.mark.parametrize("version", ["3"], indirect=True)
+def test_the_tests_of_the_example_fail_when_they_should(workspace, tmp_path):
+    """N1, N36: labels that Python draws: there is nothing to learn, and a run that is stopped loses the generator."""
+    file = workspace / "experiments" / "my_experiment.py"
+    text = file.read_text().replace("import keras\n", "import keras, numpy as np, tensorflow as tf\n", 1)
+    losses = "def build_losses(self, labels, model_outputs, aux_losses=None):\n"
+    draw = "lambda many, generator=np.random.default_rng(0): generator.integers(3, size=len(many))"
+    drawn = f"labels = tf.reshape(tf.numpy_function({draw}, [labels], tf.int64), [-1])"
+    file.write_text(text.replace(losses, f"{losses}        {drawn}\n"))
+    arguments = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=line", str(workspace)]
+    done = Child(functools.partial(pytest.main, arguments), cwd=tmp_path, folder=tmp_path).wait()
+    assert "2 failed, 1 passed" in done.out
+    assert "the loss is not near zero" in done.out
+    assert "Arrays are not equal" in done.out

@@ -19,7 +19,7 @@ def test_init_writes_a_workspace(tmp_path, monkeypatch, capsys):
         "launch/README.md", "launch/gke.yaml", "launch/kubernetes.yaml",
         "launch/observability/alerts.yml", "launch/observability/alerts_test.yml", "launch/observability/grafana.json",
         "launch/observability/prometheus.yml", "launch/skypilot.yaml", "launch/slurm.yaml",
-        "launch/sweep.yaml", "launch/tpu.yaml", "train.py",
+        "launch/sweep.yaml", "launch/tpu.yaml", "tests/test_my_experiment.py", "train.py",
     ]  # fmt: skip
     assert all(f"  {name}\n" in out for name in [*written, "launch/Dockerfile"])
     assert "  cd 'my work'\n" in out
