@@ -23,7 +23,7 @@ from official_trainer.tracking.jsonl import encode
 from official_trainer.tracking.record import PRUNED
 
 _MOST_HIGHLIGHTED = 8
-_MOST_COLUMNS = 12
+_MOST_COLUMNS = 5  # which fit beside the others into a window of 1,200 pixels
 
 
 def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
@@ -51,14 +51,15 @@ def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
     charts, about_curves = curves.chart(runs, metric)
     folder = os.path.commonpath([os.path.abspath(os.path.dirname(row["directory"])) for row in rows])
     now = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC)
+    fields = _fields(runs)
     return {
         "title": _title(rows, is_sweep=summary is not None),
         "made": f"{', '.join(paths)} · {now:%d %B %Y, %H:%M} UTC",
         "facts": list(facts.facts(rows, metric, direction, summary and summary["counts"])),
         "metric": metric and {"name": metric, "direction": direction},
         "runs": rows,
-        "runs_about": "Tick a run to see it in the charts." if len(with_curves) > len(highlighted) else "",
-        **_fields(runs),
+        "runs_about": _about_runs(len(fields["config_fields"]), has_grey=len(with_curves) > len(highlighted)),
+        **fields,
         "highlighted": highlighted,
         "charts": charts,
         "curves_about": about_curves,
@@ -95,6 +96,13 @@ def _rank(row: Mapping[str, Any], direction: Direction | None) -> tuple[bool, fl
     """Returns what sorts the best run first, and last those without a value."""
     best = row["best"] if isinstance(row["best"], float) and math.isfinite(row["best"]) else None
     return best is None, (best or 0.0) * (-1 if direction == "max" else 1)
+
+
+def _about_runs(num_fields: int, *, has_grey: bool) -> str:
+    """Returns what is said above the table of runs: what it leaves out, and how a run comes into the charts."""
+    left_out = num_fields - _MOST_COLUMNS
+    fields = f"Of {num_fields} fields that differ it has {_MOST_COLUMNS}; all are below." if left_out > 0 else ""
+    return " ".join(filter(None, [fields, "Tick a run to see it in the charts." if has_grey else ""]))
 
 
 def _title(rows: Sequence[Mapping[str, Any]], *, is_sweep: bool) -> str:

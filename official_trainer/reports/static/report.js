@@ -14,6 +14,7 @@ const CHARTS = new Curves(RUNS, OPTIONS, SLOTS);
 const section = (id, title, about, ...children) => el("section", { id, "data-title": title, "aria-label": title },
   el("h2", {}, title), about ? el("p", { class: "soft small" }, about) : null, children);
 const inColour = () => [...SLOTS].sort((a, b) => a[1] - b[1]).map(([run]) => RUNS[run]);
+const whole = (text) => (text && text.length <= 12 ? "whole" : ""); // a short value or name does not break
 const nameOf = (run) => [SLOTS.has(run.id) ? swatch(SLOTS.get(run.id)) : null, run.name];
 // A long number with fewer digits; the whole one is in the title.
 const brief = (value) => (value === undefined ? "" : /^-?\d*\.\d{5,}(e-?\d+)?$/.test(value) ? number(Number(value)) : value);
@@ -30,9 +31,9 @@ const tick = (run) => el("input", { type: "checkbox", checked: SLOTS.has(run.id)
   on: { change: (event) => highlight(run.id, event.target.checked) } });
 const state = (run) => [el("span", { class: `status ${run.status}` }, run.status), run.notes.map((note) => el("div", { class: "small soft" }, note))];
 const steps = (run) => (run.end_step && run.end_step !== run.step ? `${number(run.step)} of ${number(run.end_step)}` : number(run.step));
-const fieldColumn = ({ name, path }) => ({ name, title: path, class: "value", read: (run) => run.differs[path] ?? null, cell: (run) => brief(run.differs[path]), full: (run) => run.differs[path] });
+const fieldColumn = ({ name, path }) => ({ name, title: path, class: "value", read: (run) => run.differs[path] ?? null, cell: (run) => brief(run.differs[path]), full: (run) => run.differs[path], marks: (run) => whole(run.differs[path]) });
 const COLUMNS = [
-  { name: "Run", class: "name", read: (run) => run.id, cell: (run) => el("label", {}, tick(run), el("span", {}, nameOf(run))), full: (run) => run.directory },
+  { name: "Run", class: "name", read: (run) => run.id, cell: (run) => el("label", {}, tick(run), el("span", { class: whole(run.name) }, nameOf(run))), full: (run) => run.directory },
   { name: "Status", class: "state", read: (run) => run.status, cell: state },
   { name: METRIC ? `Best ${METRIC.name}` : "Best", ...value((run) => run.best) },
   { name: "at step", ...value((run) => run.best_step, number, "number extra") },
@@ -138,7 +139,7 @@ function differences() {
   const shown = inColour(), [first] = shown;
   if (!DATA.config_fields.length || !first) return null;
   const columns = [{ name: "Field", class: "name", cell: (path) => el("code", {}, path) }, ...shown.map((run) => ({
-    name: nameOf(run), class: "value", marks: (path) => (run.differs[path] !== first.differs[path] ? "changed" : ""),
+    name: nameOf(run), class: "value", marks: (path) => `${whole(run.differs[path])} ${run.differs[path] !== first.differs[path] ? "changed" : ""}`,
     cell: (path) => brief(run.differs[path]), full: (path) => run.differs[path],
   }))];
   return section("config", "What differs", `${DATA.config_about} Shaded values differ from those of ${first.name}.`, table("Fields that differ", columns, DATA.config_fields));

@@ -115,6 +115,13 @@ def test_500_runs_and_a_sweep(show):
     assert "2 complete trials are drawn. Left out: 1 pruned, 1 failed." in section.inner_text()
 
 
+def test_no_column_of_the_runs_is_cut_at_1200_pixels(show):
+    """N22: long names and values break, and what the table leaves out is said; the number of runs does not matter."""
+    for name in ("few", "long", "many", "sweep"):
+        table = show(name, viewport={"width": 1200, "height": 900}).page.locator("#runs .scroll")
+        assert table.evaluate("(node) => node.scrollWidth <= node.clientWidth"), name
+
+
 def test_dark_and_phone(show):
     """N22: the page follows the system's colours; what a phone has no room for scrolls, and fades out where it does."""
     colour = "getComputedStyle(document.body).backgroundColor"
