@@ -39,6 +39,7 @@ _OPTIONAL = ("age", "experiment", "took")
 """Columns that a narrow terminal has no room for, the first one to go first; `--json` has them."""
 
 _MOST_DIFFERENCES, _LONGEST_VALUE = 10, 32
+_SHORTEST_BEST = 20  # columns: the value, and how the name of the metric begins
 _WATCH_SECONDS = 3.0
 _COLOURS: Mapping[str, terminal.Colour] = {
     "done": "green",
@@ -186,6 +187,7 @@ def _table(
     rows: list[dict[str, str]] = []
     for differs, run in zip(fields, runs, strict=True):
         words = [f"{printable(names[path])}={shorten(value, _LONGEST_VALUE)}" for path, value in differs.items()]
+        words = words if width is None else [shorten(word, width - len("    ")) for word in words]
         if len(words) > _MOST_DIFFERENCES:
             words[_MOST_DIFFERENCES:] = [f"and {len(words) - _MOST_DIFFERENCES} more"]
         differing = " ".join([*words, *(f"({printable(note)})" for note in run.notes)])
@@ -199,15 +201,22 @@ def _table(
         cells: list[dict[str, str | Text]] = [{**row, **status} for row, status in zip(rows, statuses, strict=True)]
         return terminal.table(shown, [[row[name] for name in shown] for row in cells], fit=None)
 
-    lines = drawn()
-    for name in _OPTIONAL:
-        if name in shown and width is not None and max(Text.from_ansi(line).cell_len for line in lines) > width:
-            shown.remove(name)
-            lines = drawn()
     if width is None:
-        return lines
+        return drawn()
+    left_out = []
+    while (excess := max(Text.from_ansi(line).cell_len for line in drawn()) - width) > 0:
+        if not (names_left := [name for name in _OPTIONAL if name in shown]):
+            longest = max(len(row["best"]) for row in rows)
+            for row in rows:
+                row["best"] = shorten(row["best"], max(_SHORTEST_BEST, longest - excess))
+            break
+        shown.remove(names_left[0])
+        left_out.append(names_left[0])
+    lines = drawn()
     below = [wrapped(f"    {row['differs']}", width).split("\n") if row["differs"] else [] for row in rows]
-    return [lines[0], *(line for first, more in zip(lines[1:], below, strict=True) for line in (first, *more))]
+    last = [wrapped(f"left out, as the terminal is narrow: {', '.join(left_out)}; --json has all", width)]
+    table = [lines[0], *(line for first, more in zip(lines[1:], below, strict=True) for line in (first, *more))]
+    return [*table, *(last if left_out else [])]
 
 
 def _cells(run: RecordedRun, directory: str, now_seconds: float) -> dict[str, str]:

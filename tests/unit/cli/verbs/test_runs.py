@@ -254,17 +254,22 @@ def test_tasks_of_model_garden_of_two_kinds_are_not_compared(tmp_path, capsys):
 
 @pytest.mark.parametrize("columns", [80, 120, 400])
 def test_lines_fit_the_terminal_and_break_between_words(record, capsys, monkeypatch, columns):
-    """N29: no line is wider than the terminal and no word is cut; what differs stands below the row."""
+    """N29: no line is wider than the terminal; what differs stands below the row, what is left out at the end."""
     monkeypatch.setenv("COLUMNS", str(columns))
     fields = [f"a_field_with_a_long_name_{i}" for i in range(8)]
     for value in (1, 2):
         params = "".join(f"  {field}: {value}\n" for field in fields)
-        record(f"classifier-{value}", params=params, experiment="a_long_experiment")
+        run = record(f"classifier-of-images-with-noise-{value}", params=params, experiment="a_long_experiment", best=0.5)
+        text = (run / "run.json").read_text().replace('"accuracy"', '"the_top_1_accuracy_of_validation"')
+        (run / "run.json").write_text(text)
     lines = shown(capsys)
     assert max(map(len, lines)) <= columns
     words = " ".join(lines).split()
     assert all(f"{field}=2" in words for field in fields)
     assert "differs" not in lines[0]
+    is_narrow = columns == 80
+    assert ("left out, as the terminal is narrow: age, experiment, took; --json has all" in lines[-1:]) == is_narrow
+    assert any("the_top" in line and "…" in line for line in lines) == is_narrow
 
 
 def test_a_pipe_gets_one_line_for_each_run(record, capsys, monkeypatch):
