@@ -236,6 +236,8 @@ class RunObserver(LoopObserver):
         self._console.message(f"saved there: {', '.join([*saved, 'metrics.jsonl'])}")
         report = self._process.account.report()
         self._console.message(time_account.in_one_line(report))
+        if start := time_account.start_in_one_line(report):
+            self._console.message(start)
         if report["verdict"]:
             self._console.message(report["verdict"])
         checkpoint = " --checkpoint=best" if self._record.best is not None else ""

@@ -107,9 +107,10 @@ def _time(run_dir: str) -> str:
 
 def _time_lines(time: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for each part of a run's time, the longest first, and what the start of its newest process took."""
+    from official_trainer.runs.health.time_account import start_parts
     from official_trainer.runs.recorded import duration_text
 
-    total, start = time["total"], time["attempts"][-1]["start"]
+    total = time["total"]
     wall, seconds_by_part, count = total["wall_seconds"], total["seconds"], total["restarts"] + 1
     elapsed = wall + seconds_by_part["between"]
     ran, lasted = duration_text(wall), duration_text(elapsed)
@@ -118,19 +119,9 @@ def _time_lines(time: Mapping[str, Any]) -> Iterator[str]:
     for part, seconds in sorted(seconds_by_part.items(), key=lambda item: -(item[1] or 0)):
         time_text = "unknown" if seconds is None else f"{duration_text(seconds):>12} {100 * seconds / elapsed:4.0f} %"
         yield f"{part:10} {time_text}"
-    rest = max(0.0, time["attempts"][-1]["seconds"]["start"] - sum(start.values()))
-    shown = [f"{words} {duration_text(start[name])}" for name, words in _START_WORDS.items()]
-    yield f"the start of the newest process: {', '.join([*shown, f'all else {duration_text(rest)}'])}"
+    yield f"the start of the newest process: {start_parts(time['attempts'][-1])}"
     if peaks := total["peak_memory_bytes"]:
         yield f"memory at most: {', '.join(f'{name} {size / 2**30:.2f} GiB' for name, size in peaks.items())}"
-
-
-_START_WORDS = {
-    "tensorflow": "importing TensorFlow",
-    "build": "building the model",
-    "restore": "restoring",
-    "data": "building the data",
-}
 
 
 def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from official_trainer import lazy
 from official_trainer.actions.durations import StepDurations
-from official_trainer.runs.recorded import speed_text, step_time_text
+from official_trainer.runs.recorded import duration_text, speed_text, step_time_text
 
 PARTS = ("steps", "input", "tracing", "evaluation", "save", "export", "actions", "trackers", "start", "other")
 """The parts of the time of a process.
@@ -36,6 +36,13 @@ _INPUT_BOUND_FRACTION = 0.5  # below, a faster device changes more than faster i
 _MIN_WAIT_SECONDS = 0.001  # with data in memory a step waits 0.03 to 0.1 ms, which no setting changes
 _MIN_STEPS_SECONDS = 1.0  # a pipeline has to fill its buffers first
 _KEPT_ATTEMPTS = 20
+_TOLD_START_FRACTION = 0.1  # below, the start of a run is not what makes it slow
+_START_WORDS = {
+    "tensorflow": "importing TensorFlow",
+    "build": "building the model",
+    "restore": "restoring",
+    "data": "building the data",
+}
 
 _Sums = Any
 """A Counter of floats, which its type does not allow: seconds by phase and counter, the `count` of steps, `examples`;
@@ -232,3 +239,18 @@ def in_one_line(report: Mapping[str, Any]) -> str:
         p50, p95 = (step_time_text(report[f"step_seconds_{name}"]) for name in ("p50", "p95"))
         speed = f"; {speed_text(report['examples_per_second'])} examples/s, step p50 {p50}, p95 {p95}"
     return f"time: {', '.join(shares)}{speed}"
+
+
+def start_in_one_line(report: Mapping[str, Any]) -> str:
+    """Returns what the start of a process was spent on, for the console; empty if it was a small part of its time."""
+    if (total := report["seconds"]["start"]) < _TOLD_START_FRACTION * report["wall_seconds"]:
+        return ""
+    return f"start: {duration_text(total)}: {start_parts(report)}"
+
+
+def start_parts(report: Mapping[str, Any]) -> str:
+    """Returns what the start of a process was spent on, in words, by a `TimeAccount.report()`; without what took 0 s."""
+    seconds = {words: report["start"][name] for name, words in _START_WORDS.items()}
+    rest = max(0.0, report["seconds"]["start"] - sum(seconds.values()))
+    texts = {words: duration_text(value) for words, value in (seconds | {"Python and other imports": rest}).items()}
+    return ", ".join(f"{words} {text}" for words, text in texts.items() if text != "0 s")

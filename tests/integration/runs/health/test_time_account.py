@@ -21,6 +21,7 @@ from official_trainer.runs.health.time_account import (
     in_one_line,
     over_attempts,
     process_start_seconds,
+    start_in_one_line,
 )
 from official_trainer.tracking import Tracker, Trackers
 from official_trainer.tracking.jsonl import JsonlTracker
@@ -104,6 +105,11 @@ def test_the_start_is_split_and_holds_the_building_of_data(monkeypatch):
     report = told.report()
     assert report["seconds"] == seconds_of(start=10 + 2 + 3 + 6, tracing=4) | {"input": None}
     assert report["start"] == {"tensorflow": 1.5, "build": 2, "restore": 3, "data": 6}
+    assert start_in_one_line(report) == (
+        "start: 21 s: importing TensorFlow 1.5 s, building the model 2 s, restoring 3 s, building the data 6 s, "
+        "Python and other imports 8.5 s"
+    )
+    assert not start_in_one_line(report | {"wall_seconds": 211})
 
 
 def test_a_stretch_has_its_own_share():

@@ -112,7 +112,7 @@ def test_the_time_of_a_run_is_shown(workspace, capsys, monkeypatch):
     assert "input      unknown" in lines
     assert lines[-3:] == [
         "the start of the newest process: importing TensorFlow 1.5 s, building the model",
-        "  0.2 s, restoring 0 s, building the data 1 s, all else 0.2 s",
+        "  0.2 s, building the data 1 s, Python and other imports 0.2 s",
         "memory at most: process 1.00 GiB",
     ]
     assert cli.main(["show", str(run), "--time", "runtime.seed=1"]) == 2
