@@ -249,7 +249,7 @@ def start_in_one_line(report: Mapping[str, Any]) -> str:
 
 
 def start_parts(report: Mapping[str, Any]) -> str:
-    """Returns what the start of a process was spent on, in words, by a `TimeAccount.report()`; without what took 0 s."""
+    """Returns what the start of a process was spent on, in words, without what took 0 s; see `TimeAccount.report`."""
     seconds = {words: report["start"][name] for name, words in _START_WORDS.items()}
     rest = max(0.0, report["seconds"]["start"] - sum(seconds.values()))
     texts = {words: duration_text(value) for words, value in (seconds | {"Python and other imports": rest}).items()}

@@ -259,7 +259,7 @@ def test_lines_fit_the_terminal_and_break_between_words(record, capsys, monkeypa
     fields = [f"a_field_with_a_long_name_{i}" for i in range(8)]
     for value in (1, 2):
         params = "".join(f"  {field}: {value}\n" for field in fields)
-        run = record(f"classifier-of-images-with-noise-{value}", params=params, experiment="a_long_experiment", best=0.5)
+        run = record(f"classifier-of-noisy-images-{value}", params=params, experiment="a_long_experiment", best=0.5)
         text = (run / "run.json").read_text().replace('"accuracy"', '"the_top_1_accuracy_of_validation"')
         (run / "run.json").write_text(text)
     lines = shown(capsys)
