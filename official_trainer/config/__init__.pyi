@@ -27,6 +27,8 @@ from .multitask import MultiTaskExperimentConfig as MultiTaskExperimentConfig
 from .multitask import MultiTaskTrainerConfig as MultiTaskTrainerConfig
 from .multitask import TaskRoutine as TaskRoutine
 from .multitask import TaskSamplingConfig as TaskSamplingConfig
+from .optimization import CustomOptimizerConfig as CustomOptimizerConfig
+from .optimization import CustomScheduleConfig as CustomScheduleConfig
 from .optimization import OptimizationConfig as OptimizationConfig
 from .overrides import format_override as format_override
 from .provenance import Resolved as Resolved

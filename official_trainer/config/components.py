@@ -1,7 +1,9 @@
 """Sections whose class is chosen by `type`, the name of a file or of an entry point: actions, trackers, data sources.
 
+Likewise learning rates and optimizers beside those that a one-of declares.
+
 Owns: finding that module, in the package, in the folder of the same name in the workspace, or in an installed package,
-and the class in it.
+and the class in it; a one-of with a branch for it.
 Does not own: what components do (`actions/`, `tracking/`, `sources/`), which workspace it is (`tasks/registry.py`),
 reading entry points (`installed.py`).
 
@@ -15,17 +17,19 @@ import dataclasses
 import functools
 import importlib
 import types
+import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from official_trainer.config import installed
-from official_trainer.config.declaration import Config
-from official_trainer.config.errors import ConfigError, Problem, best_match
+from official_trainer.config import fields, installed
+from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.errors import ConfigError, Problem, best_match, line_of_class
 from official_trainer.config.when import When
 from official_trainer.shown import shorten
 
 _PACKAGE = Path(__file__).parents[1]
-FOLDERS = ("actions", "tracking", "sources")
+FOLDERS = ("actions", "tracking", "sources", "schedules", "optimizers")
 """Folders of the package, and of a workspace, with a component in each file."""
 
 _workspace: list[Path] = []
@@ -37,30 +41,13 @@ def use_workspace(folder: Path) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Component(Config):
-    """A section with fields of its own for each `type`. Subclasses declare the fields and `build` what they configure.
-
-    Attributes:
-      type: which component: the name of the file that defines it, or of the entry point that names its module.
-    """
+class Plugin(Config):
+    """A section whose class is found by a name. Subclasses declare the fields and `build` what they configure."""
 
     FOLDER: ClassVar[str] = ""
-    """The folder of the files; set by the root of a family of components."""
+    """The folder of the files; set by the root of a family of plug-ins."""
     GROUP: ClassVar[str] = ""
     """The group of the entry points, likewise."""
-    NEEDS: ClassVar[tuple[str, ...]] = ()
-    """Modules that are not installed with this package."""
-    INSTALL: ClassVar[str] = ""
-    """The arguments of `pip install` that install them."""
-
-    type: str = ""
-
-    def __post_init__(self) -> None:
-        module = type(self).__module__
-        has_file = module.partition(".")[0] in (_PACKAGE.name, self.FOLDER)
-        points = () if has_file else installed.points(self.GROUP)
-        named = (point.name for point in points if point.value == module)
-        object.__setattr__(self, "type", next(named, module.rpartition(".")[2]))
 
     @classmethod
     def family(cls) -> Any:
@@ -68,17 +55,30 @@ class Component(Config):
         return next(base for base in cls.__mro__ if "FOLDER" in vars(base))
 
     @classmethod
+    def own_name(cls) -> str:
+        """Returns the name that chooses this class: of its file, or of the entry point that names its module."""
+        module = cls.__module__
+        has_file = module.partition(".")[0] in (_PACKAGE.name, cls.FOLDER)
+        points = () if has_file else installed.points(cls.GROUP)
+        named = (point.name for point in points if point.value == module)
+        return next(named, module.rpartition(".")[2])
+
+    @classmethod
     def names(cls) -> dict[str, str]:
-        """Returns all types, each with the module that defines it."""
+        """Returns all names, each with the module that defines it."""
         return {**{point.name: point.value for point in installed.points(cls.GROUP)}, **cls._with_file()}
 
     @classmethod
-    def _with_file(cls) -> dict[str, str]:
-        """Returns the types that a file of the package or of the workspace defines, each with its module."""
+    def _with_file(cls, declared: Sequence[str] = ()) -> dict[str, str]:
+        """Returns the names that a file of the package or of the workspace defines, each with its module.
+
+        Args:
+          declared: names that the package gives a meaning without a file.
+        """
         root = cls.family()
         packaged = _packaged(root.FOLDER, root.__name__)
         added = _files(_workspace[0] / root.FOLDER, root.__name__) if _workspace else []
-        if twice := sorted({*packaged} & {*added}):
+        if twice := sorted({*packaged, *declared} & {*added}):
             what = f"type '{twice[0]}' exists twice, in the package and in the workspace"
             raise ConfigError([Problem(what, fix=f"rename {root.FOLDER}/{twice[0]}.py")])
         return {
@@ -87,13 +87,17 @@ class Component(Config):
         }
 
     @classmethod
-    def named(cls, name: str) -> Any:
-        """Returns the class of a type.
+    def named(cls, name: str, declared: Sequence[str] = ()) -> Any:
+        """Returns the class that a name chooses.
+
+        Args:
+          name: of a file, or of an entry point.
+          declared: names that choose something else than a plug-in.
 
         Raises:
-          ConfigError: there is no such type, or two, or its module cannot be imported.
+          ConfigError: there is no such name, or two, or its module cannot be imported.
         """
-        root, with_file = cls.family(), cls._with_file()
+        root, with_file = cls.family(), cls._with_file(declared)
         file = f"{root.FOLDER}/{name}.py"
         try:
             if name in with_file:
@@ -104,9 +108,9 @@ class Component(Config):
             text = f"{file} cannot be imported: {type(error).__name__}: {error}"
             raise ConfigError([Problem(str(error) if isinstance(error, installed.PackageError) else text)]) from error
         if module is None:
-            names = cls.names()
+            names = [*declared, *sorted(cls.names())]
             fix = f"or add {file} to the workspace, or install its package" if name.isidentifier() else ""
-            what, allowed = f"unknown type '{shorten(name)}'", ", ".join(sorted(names))
+            what, allowed = f"unknown type '{shorten(name)}'", ", ".join(names)
             raise ConfigError([Problem(what, allowed=allowed, near=best_match(name, names), fix=fix)])
         classes = [
             value
@@ -122,6 +126,73 @@ class Component(Config):
     def build(self, *_arguments: Any, **_options: Any) -> Any:
         """Returns what this configures; the root of the family documents the arguments."""
         raise NotImplementedError(f"{type(self).__name__} must define build()")
+
+
+def with_branch(cls: type[OneOf], name: str) -> type[OneOf]:
+    """Returns a one-of with a branch for what a name chooses: `cls` itself, or `cls` with that of a plug-in, too.
+
+    Args:
+      cls: a one-of that has `PLUGINS`.
+      name: for its `type`.
+
+    Raises:
+      ConfigError: there is no such name, or two, or its class cannot be used.
+    """
+    root, one_of = cls.PLUGINS, typing.cast(Any, cls)
+    declared = fields.choices(next(base for base in cls.__mro__ if "PLUGINS" in vars(base)))
+    if name in declared:
+        root._with_file(declared)
+        return cls
+    chosen: type[OneOf] = cls if name in fields.choices(cls) else _with_branch(one_of, name, root.named(name, declared))
+    return chosen
+
+
+def choosing(cls: type[OneOf], section: Plugin) -> OneOf:
+    """Returns a one-of that chooses a section of a plug-in, for a configuration that Python code writes.
+
+    Raises:
+      ConfigError: the class of the section is not in a file or a package where its name is found.
+    """
+    name, root, section_class = section.own_name(), section.family(), typing.cast(Any, type(section))
+    if name not in root.names() or root.named(name) is not section_class:
+        what, fix = "is not found by a name", f"move the class to {root.FOLDER}/NAME.py"
+        raise ConfigError([Problem(what, section_class.__name__, fix=fix, origin=line_of_class(section_class))])
+    chosen: OneOf = _with_branch(typing.cast(Any, cls), name, section_class)(type=name, **{name: section})
+    return chosen
+
+
+@functools.cache
+def _with_branch(cls: Any, name: str, section: Any) -> Any:
+    if not name.isidentifier():
+        what = f"the type '{name}' cannot be the name of a section"
+        raise ConfigError([Problem(what, fix="name it with letters, digits and _ alone")])
+    if needed := fields.required(section):
+        what = f"field '{needed[0]}' needs a default, which may be None"
+        raise ConfigError([Problem(what, origin=line_of_class(section, needed[0]))])
+    namespace = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+    branch = (name, section, section())
+    return dataclasses.make_dataclass(
+        cls.__name__, [branch], bases=(cls,), namespace=namespace, frozen=True, kw_only=True
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Component(Plugin):
+    """A plug-in that says itself, in its `type`, which one it is.
+
+    Attributes:
+      type: which component: the name of the file that defines it, or of the entry point that names its module.
+    """
+
+    NEEDS: ClassVar[tuple[str, ...]] = ()
+    """Modules that are not installed with this package."""
+    INSTALL: ClassVar[str] = ""
+    """The arguments of `pip install` that install them."""
+
+    type: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", self.own_name())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

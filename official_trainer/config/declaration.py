@@ -167,6 +167,9 @@ class OneOf(Config):
       MlpConfig(units=64)
     """
 
+    PLUGINS: ClassVar[Any] = None
+    """The root of the plug-ins whose names `type` may have as well; None for none."""
+
     type: str | None = None
 
     def get(self) -> Any:

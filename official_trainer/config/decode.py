@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from official_trainer.config import fields, limits, other_names, reference_text, scalars
-from official_trainer.config.components import Component
+from official_trainer.config.components import Component, with_branch
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Origin, Problem, best_match
 from official_trainer.config.reading import Node, node_at
@@ -298,6 +298,8 @@ class Decoder:
             node = _expanded(node, tp)
         if issubclass(tp, Component) and (tp := self._component(node, tp, current, path)) is FAILED:
             return FAILED
+        if issubclass(tp, OneOf) and tp.PLUGINS is not None and node.form == "mapping":
+            node, current = self._with_branches(node, current if isinstance(current, tp) else tp(), path)
         cls = type(current) if isinstance(current, tp) else tp
         if node.form != "mapping":
             return self._not_a_section(node, cls, current, path)
@@ -352,6 +354,31 @@ class Decoder:
             at = named[-1].origin
             self.problems += [dataclasses.replace(problem, path=type_path, origin=at) for problem in error.problems]
             return FAILED
+
+    def _with_branches(self, node: Node, section: OneOf, path: str) -> tuple[Node, OneOf]:
+        """Returns a one-of with a branch for each plug-in that a mapping names, as its `type` or as a field.
+
+        And the mapping, without what names one that cannot be used.
+        """
+        pairs = []
+        for key, item in node.value:
+            if key.value == "type":
+                is_name = item.form == "scalar" and not item.is_null and not reference_text.refers(item.value)
+                name, mark = item.value if is_name else "", item
+            else:
+                name, mark = str(fields.parse_path(key.value)[0]) if fields.is_path(key.value) else "", key
+                is_new = fields.child(section, name) is Ellipsis and name in section.PLUGINS.names()
+                name = name if is_new else ""
+            try:
+                cls = with_branch(type(section), name) if name else type(section)
+            except ConfigError as error:
+                where = fields.join(path, key.value)
+                self.problems += [dataclasses.replace(p, path=where, origin=mark.origin) for p in error.problems]
+                continue
+            pairs.append((key, item))
+            if cls is not type(section):
+                section = cls(**{name: getattr(section, name) for name in fields.hints(type(section))})
+        return dataclasses.replace(node, value=tuple(pairs)), section
 
     def _not_a_section(self, node: Node, cls: type[Config], current: Any, path: str) -> Any:
         if node.is_nothing:

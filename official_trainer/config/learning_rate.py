@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from official_trainer.config import fields
 from official_trainer.config.errors import Problem
-from official_trainer.config.optimization import LENGTHS
+from official_trainer.config.optimization import LENGTHS, CustomScheduleConfig, LrConfig
 from official_trainer.config.provenance import Resolved, Trail
 
 _HARDLY_BEGUN, _TRIED = 10, 100
@@ -45,6 +45,8 @@ def finding(resolved: Resolved) -> Finding | None:
     trainer = resolved.config.trainer
     rate: Any = getattr(trainer.optimizer_config, "learning_rate", None)
     warmup: Any = getattr(trainer.optimizer_config, "warmup", None)
+    if isinstance(rate, LrConfig) and isinstance(rate.get(), CustomScheduleConfig):
+        rate = LrConfig(type="constant")  # nothing is known of its rates; of a warm-up before it, all is
     sections = [part.get() for part in (rate, warmup) if getattr(part, "type", None)]
     nulls = {key for section in sections for key, value in fields.children(section) if value is None}
     if not trainer.train_steps or not getattr(rate, "type", None) or nulls - {"name", "staircase"}:

@@ -3,7 +3,8 @@
 Owns: a function for each optimizer, and its words for the usual learning rates. Does not own: the sections that these
 make, and what else there is (`optimization.py`).
 
-Each function takes the learning rate, a number or a whole `LrConfig`, then by name any field of its optimizer and
+Each function takes the learning rate (a number, a whole `LrConfig`, or a `CustomScheduleConfig`), then by name any
+field of its optimizer and
 
 - `warmup_steps`: steps of a straight line from 0 up to the rate; none if left out.
 - `decay`: `"cosine"` or `"linear"`, down to 0; the same rate at each step if left out.
@@ -20,60 +21,74 @@ Example:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.config import optimization as opt
+from official_trainer.config.components import choosing
 from official_trainer.config.errors import ConfigError, Problem, best_match, calling_line
 
+Rate = float | opt.LrConfig | opt.CustomScheduleConfig
 _OPTIONS = "warmup_steps", "decay", "decay_steps", "ema"
 
 
-def sgd(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
+def sgd(learning_rate: Rate, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for stochastic gradient descent; fields: `SGDConfig`'s, but for its own `decay`."""
     return _section("sgd", learning_rate, options)
 
 
-def adam(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
+def adam(learning_rate: Rate, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for Adam; fields: `AdamConfig`'s."""
     return _section("adam", learning_rate, options)
 
 
-def adamw(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
+def adamw(learning_rate: Rate, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for Adam with decoupled weight decay; fields: `AdamWeightDecayConfig`'s."""
     return _section("adamw", learning_rate, options)
 
 
-def rmsprop(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
+def rmsprop(learning_rate: Rate, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for RMSprop; fields: `RMSPropConfig`'s."""
     return _section("rmsprop", learning_rate, options)
 
 
-def adagrad(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
+def adagrad(learning_rate: Rate, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for Adagrad; fields: `AdagradConfig`'s."""
     return _section("adagrad", learning_rate, options)
 
 
-def lamb(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
+def lamb(learning_rate: Rate, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for LAMB; fields: `LAMBConfig`'s."""
     return _section("lamb", learning_rate, options)
 
 
-def lars(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
+def lars(learning_rate: Rate, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for LARS, which Keras 3 lacks; fields: `LARSConfig`'s."""
     return _section("lars", learning_rate, options)
 
 
-def _section(name: str, rate: float | opt.LrConfig, options: dict[str, Any]) -> opt.OptimizationConfig:
-    chosen = opt.OptimizerConfig(type=name)  # type: ignore[arg-type]
+def custom(optimizer: opt.CustomOptimizerConfig, learning_rate: Rate, **options: Any) -> opt.OptimizationConfig:
+    """Returns the section for an optimizer of one's own, which has its fields; options: those above."""
+    _check(f"opt.custom({type(optimizer).__name__})", options, _OPTIONS)
+    return _made(choosing(opt.OptimizerConfig, optimizer), learning_rate, options)
+
+
+def _section(name: str, rate: Rate, options: dict[str, Any]) -> opt.OptimizationConfig:
+    chosen = opt.OptimizerConfig(type=name)
     fields = [field.name for field in dataclasses.fields(chosen.get()) if field.name not in _OPTIONS]
-    if unknown := [name for name in options if name not in (*_OPTIONS, *fields)]:
-        allowed = [*_OPTIONS, *fields]
-        raise _error(f"opt.{name} has no option '{unknown[0]}'", ", ".join(allowed), best_match(unknown[0], allowed))
+    _check(f"opt.{name}", options, [*_OPTIONS, *fields])
     section = chosen.get().replace(**{name: options[name] for name in fields if name in options})
-    made = opt.OptimizationConfig(
-        optimizer=chosen.replace(**{name: section}),
-        learning_rate=_learning_rate(rate, options.get("decay"), options.get("decay_steps")),
-    )
+    return _made(chosen.replace(**{name: section}), rate, options)
+
+
+def _check(function: str, options: dict[str, Any], allowed: Sequence[str]) -> None:
+    if unknown := [name for name in options if name not in allowed]:
+        raise _error(f"{function} has no option '{unknown[0]}'", ", ".join(allowed), best_match(unknown[0], allowed))
+
+
+def _made(optimizer: Any, rate: Rate, options: dict[str, Any]) -> opt.OptimizationConfig:
+    learning_rate = _learning_rate(rate, options.get("decay"), options.get("decay_steps"))
+    made = opt.OptimizationConfig(optimizer=optimizer, learning_rate=learning_rate)
     if (steps := options.get("warmup_steps")) is not None:
         linear = opt.LinearWarmupConfig(warmup_steps=steps)
         made = made.replace(warmup=opt.WarmupConfig(type="linear", linear=linear))
@@ -81,11 +96,11 @@ def _section(name: str, rate: float | opt.LrConfig, options: dict[str, Any]) -> 
     return made if share is None else made.replace(ema=opt.EMAConfig(average_decay=share))
 
 
-def _learning_rate(rate: float | opt.LrConfig, decay: Any, steps: int | None) -> opt.LrConfig:
-    if isinstance(rate, opt.LrConfig):
+def _learning_rate(rate: Rate, decay: Any, steps: int | None) -> Any:
+    if isinstance(rate, opt.LrConfig | opt.CustomScheduleConfig):
         if decay is not None or steps is not None:
-            raise _error("a whole LrConfig says how the rate decays: leave out decay and decay_steps")
-        return rate
+            raise _error(f"a whole {type(rate).__name__} says how the rate decays: leave out decay and decay_steps")
+        return rate if isinstance(rate, opt.LrConfig) else choosing(opt.LrConfig, rate)
     if decay == "cosine":
         return opt.LrConfig(type="cosine", cosine=opt.CosineLrConfig(initial_learning_rate=rate, decay_steps=steps))
     if decay == "linear":

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from official_trainer.config.components import Plugin
 from official_trainer.config.declaration import (
     Config,
     Fraction,
@@ -175,11 +176,48 @@ class LARSConfig(BaseOptimizerConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CustomOptimizerConfig(Plugin):
+    """An optimizer that a file or a package adds.
+
+    `optimizer.type` is the name of a file in `optimizers/` of the workspace, or of an entry point
+    `official_trainer.optimizers` of an installed package. The fields are in the section of that name. Their averages,
+    `ema`, and the loss scale of float16 work as with other optimizers; what clips gradients is a field of its own.
+
+    Example:
+      A file `optimizers/lion.py` of the workspace, used by `optimizer: {type: lion, lion: {beta_2: 0.98}}`:
+
+      >>> import dataclasses
+      >>> from official_trainer.config import CustomOptimizerConfig, Fraction
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class LionConfig(CustomOptimizerConfig):
+      ...     beta_2: Fraction = 0.99
+      ...
+      ...     def build(self, learning_rate):
+      ...         import keras
+      ...
+      ...         return keras.optimizers.Lion(learning_rate, beta_2=self.beta_2)
+      >>> LionConfig(beta_2=0.98).build(1e-4).beta_2
+      0.98
+    """
+
+    FOLDER: ClassVar[str] = "optimizers"
+    GROUP: ClassVar[str] = "official_trainer.optimizers"
+
+    def build(self, learning_rate: Any) -> Any:
+        """Returns the optimizer, of the Keras that the model is of.
+
+        Args:
+          learning_rate: a number, or a schedule of that Keras.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define build(learning_rate)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(OneOf):
     """Which optimizer updates the weights.
 
     Attributes:
-      type: the optimizer.
+      type: the optimizer; also the name of a `CustomOptimizerConfig`.
 
     Example:
       >>> from official_trainer.config import optimization as opt
@@ -188,7 +226,9 @@ class OptimizerConfig(OneOf):
       0.01
     """
 
-    type: OfVariables[Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"] | None] = None
+    PLUGINS: ClassVar[Any] = CustomOptimizerConfig
+
+    type: OfVariables[str | None] = None
     sgd: SGDConfig = SGDConfig()
     adam: AdamConfig = AdamConfig()
     adamw: AdamWeightDecayConfig = AdamWeightDecayConfig()
@@ -373,8 +413,45 @@ class StepCosineLrConfig(StepwiseLrConfig):
     name: str = "StepCosineDecayWithOffset"
 
 
-_Decays = Literal["exponential", "polynomial", "cosine"]
-_Powers = Literal["power", "power_linear", "power_with_offset"]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CustomScheduleConfig(Plugin):
+    """A learning rate that a file or a package adds.
+
+    `learning_rate.type` is the name of a file in `schedules/` of the workspace, or of an entry point
+    `official_trainer.schedules` of an installed package. The fields are in the section of that name.
+
+    Example:
+      A file `schedules/triangle.py` of the workspace, used by
+      `learning_rate: {type: triangle, triangle: {high: 0.02}}`:
+
+      >>> import dataclasses
+      >>> from official_trainer.config import CustomScheduleConfig, Positive, PositiveFloat
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class TriangleConfig(CustomScheduleConfig):
+      ...     high: PositiveFloat = 0.01
+      ...     half_steps: Positive = 100
+      ...
+      ...     def build(self):
+      ...         def rate(step):
+      ...             return self.high * (1 - abs(step % (2 * self.half_steps) / self.half_steps - 1))
+      ...
+      ...         return rate
+      >>> TriangleConfig(high=0.02).build()(150.0)
+      0.01
+    """
+
+    FOLDER: ClassVar[str] = "schedules"
+    GROUP: ClassVar[str] = "official_trainer.schedules"
+
+    def build(self) -> Any:
+        """Returns a function, or a schedule of Keras, that is called with the step and returns the learning rate.
+
+        The step is the number of updates so far, scalar float32. The rate is a scalar, finite and at least 0. It may
+        depend on nothing but the step, so that a run that continues has the same rates.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define build()")
+
+
 LENGTHS = {"polynomial": "decay_steps", "cosine": "decay_steps", "power_linear": "total_decay_steps"}
 """For each schedule that has an end, the field with the steps until then."""
 
@@ -384,7 +461,7 @@ class LrConfig(OneOf):
     """How the learning rate changes with the step.
 
     Attributes:
-      type: the schedule.
+      type: the schedule; also the name of a `CustomScheduleConfig`.
 
     Example:
       >>> from official_trainer.config import optimization as opt
@@ -393,7 +470,9 @@ class LrConfig(OneOf):
       2000
     """
 
-    type: Literal["constant", "stepwise", _Decays, _Powers, "step_cosine_with_offset"] | None = None
+    PLUGINS: ClassVar[Any] = CustomScheduleConfig
+
+    type: str | None = None
     constant: ConstantLrConfig = ConstantLrConfig()
     stepwise: StepwiseLrConfig = StepwiseLrConfig()
     exponential: ExponentialLrConfig = ExponentialLrConfig()
@@ -406,7 +485,7 @@ class LrConfig(OneOf):
 
     def problems(self) -> Iterator[tuple[str, ...]]:
         section, length = self.get(), self._length()
-        for field in dataclasses.fields(section) if section is not None else ():
+        for field in dataclasses.fields(section) if isinstance(section, ScheduleConfig) else ():
             if getattr(section, field.name) is None and field.name != "staircase":
                 other = ", or else trainer.train_steps, which it follows" if field.name == length else ""
                 what = f"must be set when learning_rate.type is {self.type}{other}"

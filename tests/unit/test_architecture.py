@@ -93,6 +93,7 @@ STRINGS = {
     "cli/verbs/__init__.py": "the name of a group of entry points",
     "cli/verbs/train.py": "a part that can be taken away",
     "config/components.py": "a component is a file of `actions`, `tracking` or `sources`, or an entry point of a group",
+    "config/optimization.py": "the names of two groups of entry points",
     "config/schema.py": "the name of a group of entry points",
     "launch/targets/__init__.py": "the name of a group of entry points",
     "processes/forked.py": "what the process imports that others are forked from",

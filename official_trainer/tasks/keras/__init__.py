@@ -22,6 +22,7 @@ from official_trainer import lazy
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks.autograph import convert
+from official_trainer.tasks.keras import custom
 
 Pairs = Sequence[tuple[Any, Any]]
 """Gradients with their variables, as a step passes them to an optimizer."""
@@ -188,17 +189,8 @@ class Keras(Protocol):
 
     def set_schedule(self, optimizer: Any, scaled: Callable[[Any], Any]) -> None:
         """Replaces the schedule of an optimizer's learning rate by `scaled(step)`."""
-        schedule = self.rate(optimizer)
-
-        class Scaled(self.MODULE.optimizers.schedules.LearningRateSchedule):  # type: ignore[name-defined]
-            def __call__(self, step: tf.Tensor) -> tf.Tensor:
-                return scaled(step)
-
-            def get_config(self) -> dict[str, Any]:
-                config: dict[str, Any] = schedule.get_config()
-                return config
-
-        inner(optimizer).learning_rate = Scaled()
+        config = self.rate(optimizer).get_config
+        inner(optimizer).learning_rate = custom.as_schedule(self.MODULE, scaled, config)
 
 
 def of(*things: Any) -> Keras:

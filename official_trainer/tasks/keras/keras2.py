@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.checkpoints import matching
+from official_trainer.config import CustomOptimizerConfig, CustomScheduleConfig
 from official_trainer.lazy import keras, load, tf
 from official_trainer.tasks.autograph import convert
-from official_trainer.tasks.keras import Averages, Keras, inner, kinds, replace_method
+from official_trainer.tasks.keras import Averages, Keras, custom, inner, kinds, replace_method
 
 
 class Keras2(Keras):
@@ -102,9 +103,17 @@ class Keras2(Keras):
         wrapper is not used: `WeightAverage` replaces it.
         """
         from official.modeling import optimization as garden_optimization
+        from official.modeling.optimization.optimizer_factory import WARMUP_CLS
 
         factory = garden_optimization.OptimizerFactory(optimizer_config.replace(ema=None))
-        optimizer = factory.build_optimizer(factory.build_learning_rate())
+        section, schedule = optimizer_config.optimizer.get(), optimizer_config.learning_rate.get()
+        if isinstance(schedule, CustomScheduleConfig):
+            rate, warmup = custom.schedule(schedule, keras), optimizer_config.warmup
+            rate = WARMUP_CLS[warmup.type](rate, **warmup.get().as_dict()) if warmup.type else rate
+        else:
+            rate = factory.build_learning_rate()
+        is_custom = isinstance(section, CustomOptimizerConfig)
+        optimizer = custom.optimizer(section, rate) if is_custom else factory.build_optimizer(rate)
         if runtime_config is None or runtime_config.mixed_precision_dtype != "float16":
             return optimizer
         if runtime_config.loss_scale in (None, "dynamic"):

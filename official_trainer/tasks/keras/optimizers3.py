@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from official_trainer.config import CustomOptimizerConfig, CustomScheduleConfig
 from official_trainer.config.errors import ConfigError, Problem, best_match
+from official_trainer.tasks.keras import custom
 
 if TYPE_CHECKING:
     import keras
@@ -60,17 +62,21 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.
     from official_trainer.tasks.keras import garden3
 
     chosen, section = optimizer_config.optimizer, optimizer_config.optimizer.get()
-    class_name, names = _OPTIMIZERS[chosen.type]
-    arguments = {name: getattr(section, name) for name in (*names, *_CLIPPING)}
     rate = build_learning_rate(optimizer_config)
     is_float16 = runtime_config is not None and runtime_config.mixed_precision_dtype == "float16"
     scale = (runtime_config.loss_scale or "dynamic") if is_float16 else None
-    arguments["loss_scale_factor"] = None if scale == "dynamic" else scale
-    optimizer_class = getattr(keras.optimizers, class_name)
-    if chosen.type == "adamw":
-        arguments |= _weight_decay(section)
-        optimizer_class = garden3.AdamWeightDecay if section.exclude_from_weight_decay else optimizer_class
-    optimizer = optimizer_class(rate, name=section.name or None, **arguments)
+    if isinstance(section, CustomOptimizerConfig):
+        optimizer = custom.optimizer(section, rate)
+    else:
+        class_name, names = _OPTIMIZERS[chosen.type]
+        arguments = {name: getattr(section, name) for name in (*names, *_CLIPPING)}
+        optimizer_class = getattr(keras.optimizers, class_name)
+        if chosen.type == "adamw":
+            arguments |= _weight_decay(section)
+            optimizer_class = garden3.AdamWeightDecay if section.exclude_from_weight_decay else optimizer_class
+        optimizer = optimizer_class(rate, name=section.name or None, **arguments)
+    if scale is not None and scale != "dynamic":
+        optimizer.loss_scale_factor = scale
     return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale") if scale == "dynamic" else optimizer
 
 
@@ -81,8 +87,10 @@ def build_learning_rate(optimizer_config: Any) -> Any:
     from official_trainer.tasks.keras import garden3
 
     schedule, section = optimizer_config.learning_rate.type, optimizer_config.learning_rate.get()
-    if schedule == "constant":
-        rate: Any = float(section.learning_rate)
+    if isinstance(section, CustomScheduleConfig):
+        rate: Any = custom.schedule(section, keras)
+    elif schedule == "constant":
+        rate = float(section.learning_rate)
     else:
         arguments = _arguments(section)
         offset = arguments.pop("offset")
@@ -109,6 +117,8 @@ def problems(optimizer_config: Any) -> Iterator[Problem]:
     for name, types in _TYPES.items():
         section, path = getattr(optimizer_config, name), f"{_ROOT}.{name}.type"
         allowed = ", ".join(types)
+        if isinstance(section.get(), CustomOptimizerConfig | CustomScheduleConfig):
+            continue
         if section.type is None and name != "warmup":
             yield Problem("is not set, and training needs one", path, allowed=allowed)
         elif section.type is not None and section.type not in types:

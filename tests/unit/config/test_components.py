@@ -1,5 +1,6 @@
 """Sections whose class `type` chooses, and the triggers of actions, in YAML and in Python."""
 
+import dataclasses
 import sys
 import textwrap
 
@@ -10,12 +11,14 @@ from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import (
     ConfigError,
+    CustomScheduleConfig,
     ExperimentConfig,
     TrainerConfig,
     When,
     dump,
     explain,
     installed,
+    opt,
     resolve,
 )
 from official_trainer.config import components as component_module
@@ -23,6 +26,9 @@ from official_trainer.config.compare import changes
 from official_trainer.config.components import ActionConfig
 from official_trainer.tasks import registry
 from tests.support.packages import entry_point
+
+FOLDERS = "actions", "experiments", "schedules"
+RATE = "trainer.optimizer_config.learning_rate"
 
 
 def resolved(text, base=None):
@@ -147,12 +153,13 @@ def workspace(tmp_path, monkeypatch):
     """A workspace in use, whose modules go away again."""
     (tmp_path / "experiments").mkdir()
     (tmp_path / "actions").mkdir()
+    (tmp_path / "schedules").mkdir()
     before, path = list(component_module._workspace), list(sys.path)
     registry.enter(tmp_path)
     yield tmp_path
     component_module._workspace[:] = before
     sys.path[:] = path
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("actions", "experiments")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in FOLDERS]:
         del sys.modules[name]
 
 
@@ -268,3 +275,88 @@ def test_two_packages_with_one_name_are_named(package):
     package(OWN, "greet")
     package(OWN, "greet", package="others")
     assert "the type greet is in two packages, greetings and others: pip uninstall " in said("[greet]")[0]
+
+
+# What is beside the branches of a one-of.
+
+TRIANGLE = '''
+import dataclasses
+
+from official_trainer.config import CustomScheduleConfig, Positive, PositiveFloat
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TriangleConfig(CustomScheduleConfig):
+    """Up and down.
+
+    Attributes:
+      high: the highest rate.
+      half_steps: steps up to it.
+    """
+
+    high: PositiveFloat = 0.02
+    half_steps: Positive | None = None
+
+    def follows(self):
+        yield "half_steps", "trainer.train_steps"
+'''
+
+
+def rate(*sets, base=None):
+    return resolve(base or ExperimentConfig(), sets=[f"{RATE}{text}" for text in sets])
+
+
+def test_a_schedule_of_the_workspace_is_a_branch_like_any_other(workspace):
+    """T15: in Model Garden's form, in any order, from Python, written, explained, compared and changed again."""
+    (workspace / "schedules" / "triangle.py").write_text(TRIANGLE)
+    yaml_form = rate(
+        ".triangle.high=0.1", ".type=triangle", base=ExperimentConfig(trainer=TrainerConfig(train_steps=9))
+    )
+    section = yaml_form.config.trainer.optimizer_config.learning_rate.get()
+    assert (section.high, section.half_steps) == (0.1, 9)
+    assert "the highest rate" in explain(yaml_form, f"{RATE}.triangle.high")
+    assert resolve(ExperimentConfig(), params_overrides=[dump(yaml_form)]).config == yaml_form.config
+    python = ExperimentConfig(trainer=TrainerConfig(train_steps=9, optimizer_config=opt.adam(section)))
+    assert python.trainer.optimizer_config.learning_rate == yaml_form.config.trainer.optimizer_config.learning_rate
+    written = yaml.safe_load(dump(yaml_form))
+    (change,) = changes(written, rate(".triangle.high=0.2", base=yaml_form.config))
+    assert (change.path, change.before, change.after) == (f"{RATE}.triangle.high", 0.1, 0.2)
+    other = rate("={type: constant}", base=yaml_form.config).config
+    assert other.trainer.optimizer_config.learning_rate.get().learning_rate == 0.1
+
+
+def test_a_schedule_of_a_package(package):
+    """T15, T27: by the name of its entry point."""
+    package(TRIANGLE, "triangle", "schedules")
+    assert rate("=triangle").config.trainer.optimizer_config.learning_rate.get().high == 0.02
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sets", "message"),
+    [
+        ("triangle", TRIANGLE, "=triangel", "unknown type 'triangel'; allowed: constant, stepwise, exponential, "
+         "polynomial, cosine, power, power_linear, power_with_offset, step_cosine_with_offset, triangle; or add "
+         "schedules/triangel.py to the workspace, or install its package; did you mean 'triangle'?"),
+        ("cosine", TRIANGLE, "=cosine", "type 'cosine' exists twice, in the package and in the workspace; rename "
+         "schedules/cosine.py"),
+        ("triangle", TRIANGLE, "={type: triangle, triangle: {high: fast}}", "must be a number, got 'fast'"),
+        ("triangle", TRIANGLE.replace(" = 0.02", ""), "=triangle", "field 'high' needs a default, which may be None"),
+    ],
+)  # fmt: skip
+def test_a_schedule_of_the_workspace_that_is_wrong(workspace, file, text, sets, message):
+    """T15, N7: with the place, the nearest, and what is allowed."""
+    (workspace / "schedules" / f"{file}.py").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        rate(sets)
+    assert message in str(caught.value)
+
+
+def test_a_schedule_that_has_no_name(workspace):
+    """T15: a class that no file in `schedules/` defines would not be found when its run is opened."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class LocalConfig(CustomScheduleConfig):
+        pass
+
+    with pytest.raises(ConfigError, match=r"LocalConfig: is not found by a name; .* to schedules/NAME\.py"):
+        opt.adam(LocalConfig())

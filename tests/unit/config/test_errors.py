@@ -38,8 +38,9 @@ a.yaml:3: trainer.steps_per_loop: must be an integer, got '10k'
     3 |   steps_per_loop: 10k  # ten thousand
       |                   ^^^
 
-a.yaml:6: trainer.optimizer_config.optimizer.type: not one of the choices, got 'adma'; \
-allowed: sgd, adam, adamw, rmsprop, adagrad, lamb, lars; did you mean 'adam'?
+a.yaml:6: trainer.optimizer_config.optimizer.type: unknown type 'adma'; allowed: sgd, \
+adam, adamw, rmsprop, adagrad, lamb, lars; or add optimizers/adma.py to the workspace, or install its package; \
+did you mean 'adam'?
     6 |       type: adma
       |             ^^^^
 
