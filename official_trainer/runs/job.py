@@ -318,7 +318,8 @@ def _training_problems(job: Job) -> Iterator[Problem]:
         fix = f"{job.mode} starts from the checkpoints of that directory"
         yield _problem(job, "task.init_checkpoint", "is not set", fix)
     optimization = trainer.optimizer_config
-    for section, example in (("optimizer", "adam"), ("learning_rate", "constant")):
+    needed = () if _makes_optimizer(job) else (("optimizer", "adam"), ("learning_rate", "constant"))
+    for section, example in needed:
         one_of = getattr(optimization, section, None)  # the ranking experiments of Model Garden have other sections
         if one_of is not None and one_of.type is None:
             path = f"trainer.optimizer_config.{section}.type"
@@ -327,6 +328,14 @@ def _training_problems(job: Job) -> Iterator[Problem]:
     if strategy_name(job.config.runtime, job.cluster) == "parameter_server":
         for path, what, fix in parameter_server.unsupported(job.config):
             yield _problem(job, path, what, fix)
+
+
+def _makes_optimizer(job: Job) -> bool:
+    from official_trainer.tasks.task import makes_optimizer
+
+    with contextlib.suppress(ConfigError):  # that there is no Task is said where it is made
+        return makes_optimizer(registry.get_task_cls(job.config.task))
+    return False
 
 
 def _not_installed(job: Job, component: Component, path: str) -> Iterator[Problem]:

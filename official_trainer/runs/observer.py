@@ -33,7 +33,8 @@ from official_trainer.runs.health.watchdog import stacks
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes, data_layout
 from official_trainer.runs.training_process import TrainingProcess
-from official_trainer.tasks import export, variables
+from official_trainer.tasks import export, optimization, variables
+from official_trainer.tasks.task import makes_optimizer
 from official_trainer.tracking import monitored
 from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
@@ -109,6 +110,7 @@ class RunObserver(LoopObserver):
         if self._trainer.context.workers is not None:
             self._record.note(order_of_examples=parameter_server.ORDER_OF_EXAMPLES)
         self._record.note(devices=used, cores=len(devices.cores()) or None)
+        self._record.note(optimizers=_optimizers_of_task(self._trainer) or None)
         restored = self._trainer.restored
         if state.start_step == 0:  # else an earlier process has begun the run, and recorded this
             self._record.note(init_checkpoint=[dataclasses.asdict(restoration) for restoration in restored] or None)
@@ -246,6 +248,12 @@ class RunObserver(LoopObserver):
             f"official-trainer eval --model_dir={quoted_dir}{checkpoint}",
             f"tensorboard --logdir={quoted_dir}",
         )
+
+
+def _optimizers_of_task(trainer: Trainer) -> dict[str, str]:
+    """Returns the optimizers that the config does not describe, each in words by its name."""
+    made = {"optimizer": trainer.optimizer} if makes_optimizer(type(trainer.task)) else {}
+    return {name: optimization.described(one) for name, one in {**made, **trainer.context.other_optimizers}.items()}
 
 
 def _best_name(job: Job, step: int) -> str:

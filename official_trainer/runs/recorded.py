@@ -64,7 +64,7 @@ class RecordedRun:
       best: its best value, a number or several by their names; None before the first evaluation.
       started_seconds: when the run first started, in Unix time; None if it is not known.
       duration_seconds: wall time of all its processes so far; None if it is not known.
-      config: the value of each field of its `params.yaml`, by its path.
+      config: the value of each field of its `params.yaml`, by its path; under `optimizers` those that its code made.
       comments: what is written behind such a field: what set it.
       notes: what went wrong, and what is not known.
       record: the content of `run.json`; empty without one that can be read.
@@ -221,6 +221,10 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
     notes: list[str] = []
     run, process = (_read_json(directory, name, notes) for name in (RUN_FILE, STATUS_FILE))
     experiment, config, comments = _read_params(directory, notes)
+    for name, optimizer in _mapping(run.get("optimizers")).items() if config else ():
+        config[f"optimizers.{name}"], comments[f"optimizers.{name}"] = optimizer, "the task"
+        if name == "optimizer":  # in place of that of `trainer.optimizer_config`
+            config = {path: value for path, value in config.items() if value is not None or not _UNSET.fullmatch(path)}
     if changed := record.changed(run):
         notes.append(f"{RUN_FILE} was changed: {', '.join(changed)}")
     steps, best = (_mapping(run.get(name)) for name in ("steps", "best"))
@@ -263,6 +267,7 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
 
 
 _END = "trainer.train_steps"
+_UNSET = re.compile(r"trainer\.optimizer_config\.(optimizer|learning_rate|warmup)\.type")
 
 
 def _read_json(directory: str, name: str, notes: list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from official_trainer.config import ConfigError, Problem
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
@@ -33,7 +34,16 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> Any:
     Args:
       optimizer_config: the section `trainer.optimizer_config`.
       runtime_config: the section `runtime`; None for no loss scaling.
+
+    Raises:
+      ConfigError: an optimizer or a learning rate is not set, or cannot be used.
     """
+    for name, example in (("optimizer", "adam"), ("learning_rate", "constant")):
+        if getattr(optimizer_config, name).type is None:
+            path = f"trainer.optimizer_config.{name}.type"
+            raise ConfigError(
+                [Problem("is not set, and training needs one", path, fix=f"for example {path}={example}")]
+            )
     model = _model.get()
     implementation = kerases.of(model) if model is not None else kerases.in_use()[-1]
     return implementation.build_optimizer(optimizer_config, runtime_config)
@@ -83,6 +93,14 @@ def rate_names(optimizer: Any) -> list[str]:
         return ["learning_rate"]
     numbered = enumerate(optimizer.optimizers)  # with Model Garden's names
     return [f"{type(sub_optimizer).__name__}_{i}_learning_rate" for i, sub_optimizer in numbered]
+
+
+def described(optimizer: Any) -> str:
+    """Returns an optimizer in words: `Adam(learning_rate=0.001)`; of a schedule, the name of its class."""
+    held = kerases.inner(optimizer)
+    rate = kerases.of(held).rate(held)
+    shown = f"{float(rate.numpy()):g}" if isinstance(rate, tf.Variable) else type(rate).__name__
+    return f"{type(held).__name__}(learning_rate={shown})" if rate is not None else type(held).__name__
 
 
 class FixedRateError(UserError, TypeError):

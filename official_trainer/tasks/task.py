@@ -383,6 +383,14 @@ class Task:
 
 
 @do_not_convert
+def makes_optimizer(task_cls: Any) -> bool:
+    """Whether a Task has a `create_optimizer` of its own, which needs no `trainer.optimizer_config`."""
+    if not (isinstance(task_cls, type) and issubclass(task_cls, Task)):
+        return False  # of Model Garden
+    own, usual = (getattr(cls.create_optimizer, "__func__", None) for cls in (task_cls, Task))
+    return own is not usual
+
+
 def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.Tensor:
     """Returns the mean of a task's loss plus everything the model added in its last call, scalar float32.
 

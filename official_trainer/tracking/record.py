@@ -39,7 +39,7 @@ _START_SECONDS, _END_SECONDS = 0.02, 1.0
 
 _TYPES: Mapping[str, Any] = {
     **{"run_id": str, "experiment": str, "mode": str, "status": str, "restarts": int, "steps": dict},
-    **{"last_checkpoint_step": int | None, "time": dict | None},
+    **{"last_checkpoint_step": int | None, "time": dict | None, "optimizers": dict | None},
     "best": {"metric": str, "value": float, "step": int},
 }
 """What the fields hold that a restart, or another process, reads; `float` is a number as `encode` returns it,
@@ -222,7 +222,7 @@ class RunRecord:
             "time": before.get("time"),
             "versions": versions(),
             "devices": [],
-            **{name: before.get(name) for name in ("init_checkpoint", "input")},
+            **{name: before.get(name) for name in ("init_checkpoint", "input", "optimizers")},
             "gin": None,
             "git_revision": None,
             "config_digest": launch["config_digest"],

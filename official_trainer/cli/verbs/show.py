@@ -10,6 +10,7 @@ Does not own: resolving, dumping and explaining (`config/`).
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.show(_time(run_dir))
         return 0
     if run_dir and not asked and not flags.changes_config(arguments):
-        terminal.show(files.read_text(target.params_path(run_dir)).rstrip("\n"))
+        made = _made_by_task(run_dir)
+        lines = [f"# {name} of the task: {optimizer}" for name, optimizer in made.items()]
+        terminal.show("\n".join([files.read_text(target.params_path(run_dir)).rstrip("\n"), *lines]))
         return 0
     from official_trainer import config
 
@@ -90,6 +93,15 @@ def run(arguments: argparse.Namespace) -> int:
         text = config.dump(resolved, origins=True)
     terminal.show(text.rstrip())
     return 0
+
+
+def _made_by_task(run_dir: str) -> dict[str, str]:
+    """Returns the optimizers of a run that its config does not describe, each in words by its name."""
+    path = files.join(run_dir, files.RUN_FILE)
+    with contextlib.suppress(OSError, files.UnreadableFileError):
+        made = files.read_json(path).get("optimizers")
+        return made if isinstance(made, dict) else {}
+    return {}
 
 
 def _time(run_dir: str) -> str:

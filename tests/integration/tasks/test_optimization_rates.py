@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
+from official_trainer.config import ConfigError, OptimizationConfig
+from official_trainer.tasks import optimization
 from official_trainer.tasks.optimization import learning_rates
 
 
@@ -21,3 +23,9 @@ def test_the_rate_is_that_of_the_next_update():
             optimizer.apply_gradients([(tf.constant([1.0]), weight)])
             rates = learning_rates(optimizer, tf.Variable(7))  # which no optimizer with a counter of its own asks for
             assert float(rates["learning_rate"]) == pytest.approx(0.1 * 0.5 ** (updates - behind)), (kind, updates)
+
+
+def test_a_section_that_a_task_passes_on_without_a_type():
+    """T15: from a `create_optimizer` of its own, in words of the config, for either Keras."""
+    with pytest.raises(ConfigError, match=r"optimizer_config\.optimizer\.type: is not set, .* for example .*=adam"):
+        optimization.build_optimizer(OptimizationConfig())

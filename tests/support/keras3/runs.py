@@ -7,13 +7,6 @@ import numpy as np
 from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.config import schema
-from official_trainer.config.optimization import (
-    AdamConfig,
-    ConstantLrConfig,
-    LrConfig,
-    OptimizationConfig,
-    OptimizerConfig,
-)
 from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tasks.task import Task
@@ -103,10 +96,6 @@ def keras3_run():
             checkpoint_interval=4,
             validation_interval=4,
             max_to_keep=3,
-            optimizer_config=OptimizationConfig(
-                optimizer=OptimizerConfig(type="adam", adam=AdamConfig()),
-                learning_rate=LrConfig(type="constant", constant=ConstantLrConfig(learning_rate=0.01)),
-            ),
         ),
     )
 

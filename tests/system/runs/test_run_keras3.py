@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_trainer import cli, reports
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.errors import ExitCode
 from official_trainer.runs import run
@@ -34,6 +35,16 @@ def trained(tmp_path_factory):
     model_dir = tmp_path_factory.mktemp("keras3") / "run"
     do(model_dir, AVERAGE, "trainer.best_checkpoint_eval_metric=accuracy")
     return model_dir
+
+
+def test_the_optimizer_of_the_task_stands_in_place_of_the_config(trained, capsys):
+    """T15: `optimizer_config` is not asked for, and what reads the run shows what `create_optimizer` made."""
+    adam = "Adam(learning_rate=0.01)"
+    shown = reports.open(trained).config
+    assert shown["optimizers.optimizer"] == adam
+    assert "trainer.optimizer_config.optimizer.type" not in shown
+    assert cli.main(["show", str(trained)]) == 0
+    assert f"\n# optimizer of the task: {adam}\n" in capsys.readouterr().out
 
 
 CHANGES = {
