@@ -27,6 +27,7 @@ FIELD = "task.init_checkpoint"
 """Where a config names it."""
 
 _FILE_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+_NAME_ONE = "Name a directory with checkpoints, or a checkpoint such as …/ckpt-100."
 _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
@@ -42,6 +43,8 @@ def find(path_or_dir: str, field: str = FIELD) -> str:
       StorageError: the storage fails.
     """
     setting = f"{field}: {path_or_dir}"
+    if not path_or_dir:  # from an `initialize` of the user's, which needs one
+        raise CheckpointError(f"{field} is not set. {_NAME_ONE}")
     if problem := files.pattern_problem(path_or_dir):
         raise CheckpointError(f"{setting} {problem}.")
     try:
@@ -68,9 +71,7 @@ def _find(path: str, setting: str) -> str:
     if not files.exists(path):
         saved = [f"ckpt-{step}" for step in manifest.committed_steps(path.rpartition("/")[0] or ".")]
         beside = f" Saved there: {first_few(saved[::-1])}." if saved else ""
-        raise CheckpointError(
-            f"{setting} does not exist.{beside} Name a directory with checkpoints, or a checkpoint such as …/ckpt-100."
-        )
+        raise CheckpointError(f"{setting} does not exist.{beside} {_NAME_ONE}")
     if not files.is_dir(path):
         what = "is not a checkpoint" if prefix == path else "belongs to a checkpoint whose index is missing"
         raise CheckpointError(f"{setting} {what}. Name a checkpoint of TensorFlow without suffix, such as …/ckpt-100.")

@@ -130,3 +130,7 @@ def test_a_place_without_a_checkpoint_says_what_is_there(tmp_path):
         with pytest.raises(CheckpointError, match=message) as caught:
             find(f"{tmp_path}/{named}", "task.init_checkpoint")
         assert str(caught.value).startswith(f"task.init_checkpoint: {tmp_path}/{named} ")
+    with pytest.raises(
+        CheckpointError, match=r"^task\.init_checkpoint is not set\. Name a directory with checkpoints, or"
+    ):
+        find("", "task.init_checkpoint")
