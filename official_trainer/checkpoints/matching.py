@@ -26,6 +26,11 @@ from official_trainer.lazy import load, message, tf
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _STATE_SUFFIX = "/.ATTRIBUTES/py_state"  # of a PythonState: the vocabulary of a layer
 _SLOT = "/.OPTIMIZER_SLOT/"
+_SLOT_3, _AVERAGE_3 = "optimizer/slots/", "average/"  # of Keras 3, before the name of a weight
+
+AVERAGE = "/.OPTIMIZER_SLOT/optimizer/average/"
+"""In the key of an average of weights, a slot of Model Garden's wrapper, which holds the optimizer."""
+
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SHOWN = 5
 # tf.train.Checkpoint.save counts its own calls here. Our steps name the files, so it means nothing to us.
@@ -58,6 +63,25 @@ class VariableSpec:
         if self.shape is None or None in self.shape or not self.dtype:
             return 0
         return math.prod(size or 0 for size in self.shape) * max(tf.as_dtype(self.dtype).size, 1)
+
+    @property
+    def weight(self) -> str:
+        """The key of the weight that a slot, or an average, is of; its own key for all else."""
+        if self.key.startswith(_AVERAGE_3):
+            return f"model/{self.key.removeprefix(_AVERAGE_3)}"
+        if self.key.startswith(_SLOT_3):
+            return f"model/{self.key.removeprefix(_SLOT_3).rpartition('/')[0]}"
+        return self.key.partition(_SLOT)[0]
+
+    @property
+    def is_of_weight(self) -> bool:
+        """Whether it is a slot, or an average, of a weight."""
+        return self.weight != self.key
+
+    @property
+    def is_average(self) -> bool:
+        """Whether it is the average of a weight."""
+        return self.key.startswith(_AVERAGE_3) or f"{self.key}/".endswith(AVERAGE)
 
     @property
     def layout(self) -> str:
@@ -94,6 +118,7 @@ class RestoreReport:
       wrong_shape: values whose shape or dtype differs.
       deferred: values that wait until an optimizer or a metric creates its variables.
       vocabularies: what the code makes otherwise than the checkpoint holds it, where shapes differ, which may be why.
+      other_weights: in words, of which weights slots and averages begin anew or end; those are not among the others.
     """
 
     path: str
@@ -104,6 +129,7 @@ class RestoreReport:
     wrong_shape: tuple[Mismatch, ...] = ()
     deferred: tuple[VariableSpec, ...] = ()
     vocabularies: tuple[str, ...] = ()
+    other_weights: str = ""
 
     @property
     def is_exact(self) -> bool:
@@ -118,6 +144,7 @@ class RestoreReport:
         lines += _section("extra: in the checkpoint, not in the program", self.extra)
         lines += _section("wrong shape or dtype", self.wrong_shape)
         lines += _section("other vocabularies, which may be why: make them as in the checkpoint", self.vocabularies)
+        lines += [f"  {self.other_weights}"] if self.other_weights else []
         if self.deferred:
             lines.append(
                 f"  {len(self.deferred)} more are restored when an optimizer or a metric creates its variables"
@@ -175,6 +202,7 @@ class Matching:
       item_is_root: whether the only item is the root of the checkpoint's graph, as Keras `save_weights` makes a model.
       roots: what the checkpoint holds at its top: names with their nodes.
       pairs: what the last report found restored: live values, each with its key in the checkpoint.
+      live: all objects below the items, by the path to them, slots of legacy optimizers too.
     """
 
     def __init__(self, prefix: str, items: Mapping[str, Trackable]) -> None:
@@ -183,7 +211,7 @@ class Matching:
         self._specs = saved_specs(prefix)
         self._nodes = _read_graph(prefix)
         self.items = {name: item for name, item in items.items() if name not in _IGNORED_ROOT_NAMES}
-        self._live = list(reachable(self.items))
+        self.live: dict[str, Any] = dict(reachable(self.items))
         self._object_of: dict[int, Any] = {}  # saved node → live object
         self._node_of: dict[int, int] = {}  # id(live object) → saved node
         self._deferred: set[int] = set()  # saved nodes below optimizers that have no variables yet
@@ -203,7 +231,7 @@ class Matching:
         """
         restored, missing, wrong = list[VariableSpec](), list[VariableSpec](), list[Mismatch]()
         self.pairs.clear()
-        for path, live in self._live:
+        for path, live in self.live.items():
             if not _has_value(live):
                 continue
             spec = self._unless_named(_live_spec(path, live))
@@ -238,7 +266,7 @@ class Matching:
     def vocabularies(self) -> Iterator[tuple[Any, bytes | None]]:
         """Yields those of the program, each with what the checkpoint holds; None if that is nothing."""
         reader = tf.compat.v1.train.NewCheckpointReader(self.prefix)
-        for _, live in self._live:
+        for live in self.live.values():
             if isinstance(live, tf.train.experimental.PythonState):
                 attribute = self._attribute(self._node_of.get(id(live)))
                 yield live, None if attribute is None else reader.get_tensor(attribute.checkpoint_key)
@@ -262,9 +290,9 @@ class Matching:
 
     def _match_slots(self) -> None:
         """Pairs slot variables of Keras's legacy optimizers, which hang on (optimizer, variable, slot name)."""
-        variables = [(path, live) for path, live in self._live if isinstance(live, tf.Variable)]
+        variables = [(path, live) for path, live in self.live.items() if isinstance(live, tf.Variable)]
         slots: list[tuple[str, Any]] = []
-        for optimizer_path, optimizer in self._live:
+        for optimizer_path, optimizer in self.live.items():
             if not (hasattr(optimizer, "get_slot_names") and hasattr(optimizer, "get_slot")):
                 continue
             names = list(optimizer.get_slot_names())
@@ -273,7 +301,7 @@ class Matching:
                     if (slot := _slot(optimizer, variable, name)) is not None:
                         slots.append((f"{path}{_SLOT}{optimizer_path}/{name}", slot))
             self._match_slots_of(optimizer, has_slots=bool(names))
-        self._live += slots
+        self.live.update(slots)
 
     def _match_slots_of(self, optimizer: Any, *, has_slots: bool) -> None:
         node_id = self._node_of.get(id(optimizer))

@@ -8,11 +8,20 @@ variables are paired (`matching.py`).
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from official_trainer.checkpoints import garden, init_checkpoint
+from official_trainer.checkpoints.leeway import (
+    Leeway,
+    allows,
+    begin_anew,
+    is_by_position,
+    of_other_weights,
+    suggested,
+    without_other_weights,
+)
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.matching import (
     Matching,
@@ -33,12 +42,13 @@ REPLICA_VALUES = "training/replicas/"
 RETURNED_NUMBERS = ("training/numbers/returned/", "training/numbers_of_replicas/")
 """Where a checkpoint holds the means of what steps return beside the loss; the code may return others by now."""
 
-AVERAGE = "/.OPTIMIZER_SLOT/optimizer/average/"
-"""In the key of an average of weights, a slot of Model Garden's wrapper, which holds the optimizer."""
-
 
 def read_exactly(
-    checkpoint: tf.train.Checkpoint, prefix: str, step: int | None = None, allow_mismatch: Sequence[str] = ()
+    checkpoint: tf.train.Checkpoint,
+    prefix: str,
+    step: int | None = None,
+    leeway: Leeway | None = None,
+    initial: dict[str, Any] | None = None,
 ) -> RestoreReport:
     """Restores all that `checkpoint` holds from files that hold exactly this.
 
@@ -46,9 +56,8 @@ def read_exactly(
       checkpoint: what is restored.
       prefix: of the files.
       step: for the report.
-      allow_mismatch: patterns of variables, as for `read_init_checkpoint`, that only one side may have, or in another
-        shape: those of the program then keep their initial values, those of the checkpoint are ignored. The variables
-        of an optimizer are all named `optimizer/…`.
+      leeway: in what both sides may differ; None for nothing. What only the checkpoint has is ignored.
+      initial: the initial values of what checkpoints have lacked, for further calls; see `begin_anew`.
 
     Raises:
       CheckpointError: any other variable is missing, extra or of another shape. Nothing was assigned.
@@ -60,24 +69,40 @@ def read_exactly(
     may_differ = [f"{folder}*" for folder in (REPLICA_VALUES, *RETURNED_NUMBERS)]
     if garden.wrote(prefix):
         may_differ += [*garden.LACKS, *never_updated(prefix)]
-    expected = [spec for spec in differing if any(_allows(pattern, spec) for pattern in may_differ)]
-    allowed = [spec for spec in differing if any(_allows(pattern, spec) for pattern in allow_mismatch)]
-    refused = [spec for spec in differing if spec not in (*expected, *allowed)]
-    if refused:
-        raise CheckpointError(
-            f"checkpoint of another model; nothing was restored.\n{report}\n"
-            "Continue this run with the code and the config it was started with (params.yaml in its directory), or "
-            f"start a new run from its weights: set task.init_checkpoint={prefix} and another --model_dir. To continue "
-            "anyway, name the variables that may differ in trainer.restore_allow_mismatch, for example "
-            f"[{_suggestion(refused[0])}]."
-        )
-    if report.extra or report.wrong_shape:
-        _assign(matching)
+    expected = [spec for spec in differing if any(allows(pattern, spec) for pattern in may_differ)]
+    unexpected = [spec for spec in differing if spec not in expected]
+    allowed = (leeway or Leeway()).allowed(unexpected, report)
+    if refused := [spec for spec in unexpected if spec not in allowed]:
+        raise CheckpointError(_refusal(report, refused))
+    by_position: list[VariableSpec] = []
+    if any(is_by_position(spec) for spec in allowed):  # then a position is of another weight than before
+        by_position = [spec for spec in report.restored if is_by_position(spec)]
+    if report.extra or report.wrong_shape or by_position:
+        _assign(matching, leave_out=[spec.key for spec in by_position])
     else:
         _read_values(matching, is_complete=report.is_exact and not report.deferred)
-    if len(expected) < len(differing):
-        _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
+    lacking = [spec.key for spec in (*allowed, *by_position) if spec not in report.extra]
+    begin_anew(lacking, matching.live, {} if initial is None else initial)
+    others = of_other_weights(report)
+    if all(spec in others for spec in allowed):
+        return without_other_weights(report)
+    _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
     return report
+
+
+def _refusal(report: RestoreReport, refused: Sequence[VariableSpec]) -> str:
+    """Returns the message about a checkpoint with variables that may not differ."""
+    others = of_other_weights(report)
+    has_others_alone = all(spec in others for spec in refused)
+    said = f"checkpoint of another model; nothing was restored.\n{without_other_weights(report)}\n"
+    back = "Continue this run with the code and the config it was started with (params.yaml in its directory), or "
+    if has_others_alone:
+        return f"{said}{back}add --allow_config_change to train, or average, other weights than before from here on."
+    return (
+        f"{said}{back}start a new run from its weights: set task.init_checkpoint={report.path} and another "
+        "--model_dir. To continue anyway, name the variables that may differ in trainer.restore_allow_mismatch, for "
+        f"example [{suggested(refused)}]."
+    )
 
 
 def read_items(prefix: str, items: Mapping[str, Trackable], *, allow_extra: Sequence[str] = ()) -> RestoreReport:
@@ -94,7 +119,7 @@ def read_items(prefix: str, items: Mapping[str, Trackable], *, allow_extra: Sequ
     """
     matching = _match(prefix, items)
     report = matching.report(items_only=True)
-    extra = [spec for spec in report.extra if not any(_allows(pattern, spec) for pattern in allow_extra)]
+    extra = [spec for spec in report.extra if not any(allows(pattern, spec) for pattern in allow_extra)]
     if extra or report.missing or report.wrong_shape:
         raise CheckpointError(
             f"checkpoint of another model; nothing was restored.\n{report}\n"
@@ -148,41 +173,31 @@ def check_init(report: RestoreReport, wanted: Iterable[str], held: Iterable[str]
         )
     lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
     for pattern in allow_missing:
-        if not any(_allows(pattern, spec) for spec in (*lacking, *report.restored)):
+        if not any(allows(pattern, spec) for spec in (*lacking, *report.restored)):
             raise CheckpointError(
                 f"{report.path}: task.init_checkpoint_allow_missing: {pattern!r} matches no variable of the model. Its "
                 f"variables are named like {lacking[0] if lacking else report.restored[0]}."
             )
-    refused = [spec for spec in lacking if not any(_allows(pattern, spec) for pattern in allow_missing)]
+    refused = [spec for spec in lacking if not any(allows(pattern, spec) for pattern in allow_missing)]
     if refused:
         raise CheckpointError(
             f"{report.path} does not fit the model: {len(refused)} of {len(lacking) + len(report.restored)} variables "
             f"cannot be restored; nothing was restored.\n{report}\nTo train these variables from scratch, name them in "
-            f"task.init_checkpoint_allow_missing, for example [{_suggestion(refused[0])}]."
+            f"task.init_checkpoint_allow_missing, for example [{suggested(refused)}]."
         )
 
 
-def _allows(pattern: str, spec: VariableSpec) -> bool:
-    variable, is_slot, slot = spec.key.partition("/.OPTIMIZER_SLOT/")
-    names = spec.key, spec.key.partition("/")[2], spec.name, f"{slot}/{variable}" if is_slot else ""
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
-
-
-def _suggestion(spec: VariableSpec) -> str:
-    if "/.OPTIMIZER_SLOT/" in spec.key or spec.key.startswith("optimizer/"):
-        return "optimizer/*"
-    name = spec.name if "/" in spec.name else spec.key
-    return f"{name.rpartition('/')[0]}/*"
-
-
-def _assign(matching: Matching) -> None:
-    """Assigns the saved values to live variables one by one.
+def _assign(matching: Matching, leave_out: Sequence[str] = ()) -> None:
+    """Assigns the saved values to live variables one by one, but for those at some keys.
 
     TensorFlow's own function cannot leave out those of another shape, and makes an optimizer create every slot that the
     checkpoint has. What an optimizer creates later is lost here.
     """
     reader = tf.compat.v1.train.NewCheckpointReader(matching.prefix)
+    left_out = [matching.live[key] for key in leave_out]
     for live, key in matching.pairs:
+        if any(live is other for other in left_out):
+            continue
         if hasattr(live, "assign"):
             live.assign(reader.get_tensor(key))
         elif hasattr(live, "insert"):  # a hash table, of which each lookup of tf_keras has an empty one

@@ -23,6 +23,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.directory import REPLACEMENT, CheckpointDirectory, finish_replacement
+from official_trainer.checkpoints.leeway import Leeway
 from official_trainer.checkpoints.manifest import RunFacts
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.checkpoints.restore import read_exactly
@@ -62,17 +63,17 @@ class StoreOptions:
     Attributes:
       keep_every_steps: checkpoints at multiples of it are kept for ever.
       in_use: called before retention deletes: returns those of the given steps that are still needed.
-      allow_mismatch: patterns of variables that `restore` lets differ; see `read_exactly`.
-      read: restores from (prefix, step, allowed mismatches); in a run of several processes it makes all of them
-        restore. None for `read_exactly`.
+      leeway: in what the program may differ from what `restore` reads.
+      read: restores from (prefix, step, leeway); in a run of several processes it makes all of them restore. None for
+        `read_exactly`.
       is_asynchronous: whether `save` returns once it has taken the values, while a thread writes them. Call `poll` now
         and then, and `close` at the end.
     """
 
     keep_every_steps: int | None = None
     in_use: Callable[[Collection[int]], Collection[int]] = lambda steps: ()
-    allow_mismatch: Sequence[str] = ()
-    read: Callable[[str, int, Sequence[str]], RestoreReport] | None = None
+    leeway: Leeway | None = None
+    read: Callable[[str, int, Leeway | None], RestoreReport] | None = None
     is_asynchronous: bool = False
 
 
@@ -238,7 +239,7 @@ class CheckpointStore(CheckpointDirectory):
             self.retain()
             return None
         read = self._options.read or functools.partial(read_exactly, self.checkpoint)
-        report = read(self.prefix(step), step, self._options.allow_mismatch)
+        report = read(self.prefix(step), step, self._options.leeway)
         if garden.wrote(self.prefix(step)):
             _logger.warning(
                 "%s was saved by Model Garden: step, weights, averages and optimizer continue. It does not say which "

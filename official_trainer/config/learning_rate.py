@@ -33,7 +33,7 @@ class Finding(NamedTuple):
     is_fatal: bool
 
 
-def finding(resolved: Resolved) -> Finding | None:
+def finding(resolved: Resolved, start_step: int = 0) -> Finding | None:
     """Returns what is wrong with the learning rate of an experiment, before it trains; None if nothing is known.
 
     A rate that is 0 throughout, or that is no number, is fatal. A warm-up longer than training, and a schedule that
@@ -41,6 +41,7 @@ def finding(resolved: Resolved) -> Finding | None:
 
     Args:
       resolved: the configuration of an experiment.
+      start_step: from which the run continues.
     """
     trainer = resolved.config.trainer
     rate: Any = getattr(trainer.optimizer_config, "learning_rate", None)
@@ -51,11 +52,12 @@ def finding(resolved: Resolved) -> Finding | None:
     nulls = {key for section in sections for key, value in fields.children(section) if value is None}
     if not trainer.train_steps or not getattr(rate, "type", None) or nulls - {"name", "staircase"}:
         return None  # Model Garden's own code refuses nulls in its sections
-    return next(_findings(resolved.trail, trainer.train_steps, rate, warmup), None)
+    return next(_findings(resolved.trail, (start_step, trainer.train_steps), rate, warmup), None)
 
 
-def _findings(trail: Trail, steps: int, rate: Any, warmup: Any) -> Iterator[Finding]:
-    """Yields what is wrong with a schedule and its warm-up for so many steps of training, the worst first."""
+def _findings(trail: Trail, span: tuple[int, int], rate: Any, warmup: Any) -> Iterator[Finding]:
+    """Yields what is wrong with a schedule and its warm-up for training from a step to another, the worst first."""
+    start_step, steps = span
     schedule_type, schedule, branch = rate.type, rate.get(), f"{_ROOT}.learning_rate.{rate.type}"
     offset: int = getattr(schedule, "offset", 0)
     rise = warmup.get() if getattr(warmup, "type", None) else None
@@ -78,6 +80,9 @@ def _findings(trail: Trail, steps: int, rate: Any, warmup: Any) -> Iterator[Find
             yield made(zero, f"{branch}.values", "set another rate", is_fatal=True)
         elif last_rate == 0 and rise_steps >= max(end, 1):  # it rises to the rate at which the schedule has ended
             yield made(zero, *(shorter if steps <= rise_steps else longer), is_fatal=True)
+    if last_rate == 0 and 0 < max(end, rise_steps) <= start_step < steps:
+        what = f"the learning rate is 0 from step {max(end, rise_steps)} on, and this run continues from {start_step}"
+        yield made(f"{what}, so nothing more is learned", *longer, is_fatal=True)
     if schedule_type == "step_cosine_with_offset" and schedule.boundaries:
         last, path = schedule.boundaries[-1] + offset, f"{branch}.boundaries"
         if (start := 0 if last <= rise_steps else last) < steps:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from official_trainer.checkpoints import garden, manifest, restore
-from official_trainer.checkpoints.matching import RestoreReport
+from official_trainer.checkpoints.leeway import Leeway
+from official_trainer.checkpoints.matching import AVERAGE, RestoreReport
 from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
 from official_trainer.engine import consistency
@@ -72,6 +73,7 @@ class CheckpointState:
         ]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
+        self._initial: dict[str, Any] = {}  # of what a checkpoint lacked, to which a run may go back again
         model = vocabularies.in_checkpoint(context.model)
         of_model = getattr(context.model, "checkpoint_items", {})
         items = {name: vocabularies.in_checkpoint(item) for name, item in of_model.items()}
@@ -122,7 +124,7 @@ class CheckpointState:
         }
 
     @collective
-    def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
+    def read_checkpoint(self, prefix: str, step: int, leeway: Leeway | None = None) -> RestoreReport:
         """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
         numbers = self._measures.numbers
@@ -131,7 +133,7 @@ class CheckpointState:
         for of_replicas in self._values_of_numbers():
             of_replicas.collect()
         self._measures.forget_bad_step()
-        return restore.read_exactly(self.checkpoint, prefix, step, allow_mismatch)
+        return restore.read_exactly(self.checkpoint, prefix, step, leeway, self._initial)
 
     def _averages_in(self, prefix: str) -> Mapping[str, Any]:
         """Returns the part of the state that holds averages, by its name in a checkpoint; nothing if that has none."""
@@ -139,7 +141,7 @@ class CheckpointState:
         if average is None or garden.is_best(prefix):  # whose weights are the averages, and averages the weights
             return {}
         keys = restore.saved_keys(prefix)
-        return average.items if any(key.startswith("average/") or restore.AVERAGE in key for key in keys) else {}
+        return average.items if any(key.startswith("average/") or AVERAGE in key for key in keys) else {}
 
     @collective
     def load_weights(self, directory: str, step: int) -> None:

@@ -60,6 +60,7 @@ class StepContext:
       model: the model.
       optimizer: the optimizer; None when only evaluating.
       average: the moving average of the weights, if the run averages.
+      trainable: ids of the weights for which the optimizer has slots; None if not all are created yet.
       global_step: updates done, int64.
       attached: state beside the weights, of the task and the model.
       streams: the random numbers of steps.
@@ -119,7 +120,9 @@ class StepContext:
             use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
         )
         self.enables_xla = needs_xla(self.strategy, bool(runtime_field(config, "enable_xla", False)))
+        self.trainable: set[int] | None = None
         if self.optimizer is not None and is_built(model):
+            self.trainable = {id(variable) for variable in kerases.of(model).variables(model, trainable=True)}
             kerases.of(self.optimizer).build_slots(self.optimizer, model.trainable_variables)
         for other in self.other_optimizers.values():
             if kerases.is_3(other) and other.built:  # tf_keras's add up gradients before they use them anyway

@@ -58,6 +58,9 @@ class TrainStep:
     def run(self, inputs: Any) -> None:
         """Trains on a batch of all replicas; called in cross-replica context, traced."""
         context = self._context
+        if context.trainable is not None and not context.options.as_fit:  # Keras's `fit` has a rule of its own
+            contract.check_trainable(context.task, context.model, context.trainable)
+            context.trainable = None  # steps may do so, as those of two models that train in turn
         with context.changed_state.of_traced():
             if context.dispatches:
                 publish.deliver(self._dispatched(inputs))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from official_trainer import files
-from official_trainer.checkpoints import garden, init_checkpoint, kept, restore
+from official_trainer.checkpoints import garden, init_checkpoint, kept, matching, restore
 from official_trainer.checkpoints.kept import KeptCheckpoints
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.name_template import COUNTERS, NameTemplate
@@ -332,7 +332,7 @@ def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:
     _check_built(model)
     prefix = find(filepath)
     keys = restore.saved_keys(prefix)
-    is_averaged = any(restore.AVERAGE in key for key in keys)
+    is_averaged = any(matching.AVERAGE in key for key in keys)
     if not is_averaged and not any(key.startswith("optimizer/") for key in keys):
         raise CheckpointError(f"{prefix} contains no optimizer: only variables were saved; use load_weights()")
     kerases.of(model).build_slots(model.optimizer, model.trainable_variables)

@@ -126,6 +126,8 @@ class RunObserver(LoopObserver):
             self._console.message(str(restoration))
         if self._changes:
             self._console.message(config_changes.notice(self._changes, state.start_step))
+        if problem := config_changes.no_step_left(job.resolved, state.start_step, self._changes):
+            _logger.warning("%s", problem.message)
         if state.end_step is None or state.start_step < state.end_step:
             self._console.doing("the first steps are traced", state.start_step)
 

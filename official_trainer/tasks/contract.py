@@ -31,6 +31,7 @@ from official_trainer.errors import UserError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
+from official_trainer.shown import first_few
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import optimization
 from official_trainer.tasks.keras import custom
@@ -324,6 +325,34 @@ def length_of(dataset: Any) -> float | None:
 
 
 # What a traced step must not do.
+
+
+def check_trainable(task: Any, model: Any, trainable: Collection[int]) -> None:
+    """Refuses a model without a weight to train, or of which others are trainable than when slots were created.
+
+    Args:
+      task: whose model it is.
+      model: the model.
+      trainable: ids of the weights, tf.Variables, that were trainable then.
+
+    Raises:
+      ContractError: names the weights.
+    """
+    now = {id(variable) for variable in kerases.of(model).variables(model, trainable=True)}
+    named = kerases.of(model).named(model)
+    others = [name for name, variable in named if (id(variable) in now) != (id(variable) in trainable)]
+    with during(task=task, method="build_model", line=definition_of(task, "build_model")):
+        if others:
+            raise ContractError(
+                f"{len(others)} weights were frozen, or made trainable, after build_model: {first_few(others)}. The "
+                "optimizer has slots for those that build_model leaves trainable, and a run that continues does not "
+                "call initialize: set `trainable` in build_model"
+            )
+        if not now and definition_of(task, "train_step") is None:
+            raise ContractError(
+                f"no weight of {type(model).__name__} is trainable, so nothing can be learned: set `trainable = True` "
+                "in build_model on a layer that has weights"
+            )
 
 
 def line_of_operation(operation: Any, task: Any) -> tuple[str, int, str] | None:

@@ -179,8 +179,8 @@ def _verdict(input_fraction: float) -> str:
     """Returns a message that the run waits for its input, and where to look."""
     return (
         f"input-bound: {100 * input_fraction:.0f} % of the time in steps waits for data; in task.train_data look at "
-        "prefetch_buffer_size; for files at cache and cycle_length, for a source at use_multiprocessing; in build_inputs "
-        "at map() without num_parallel_calls, and at transforms that transform_fn can do for a whole batch"
+        "prefetch_buffer_size; for files at cache and cycle_length, for a source at use_multiprocessing; in "
+        "build_inputs at map() without num_parallel_calls, and at transforms that transform_fn can do for a whole batch"
     )
 
 

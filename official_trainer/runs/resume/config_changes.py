@@ -36,6 +36,7 @@ from official_trainer.config import (
     Problem,
     Resolved,
     fields,
+    learning_rate,
 )
 from official_trainer.config.compare import Difference, changes
 from official_trainer.config.declaration import ChangeKind
@@ -113,8 +114,9 @@ class Change(Difference):
 
 _HEADINGS: Mapping[ChangeKind, str] = {
     ChangeKind.GUARDED: "Changes what the run computes from here on",
-    ChangeKind.VARIABLES: "May change which variables there are, or their shapes; "
-    "then the checkpoint cannot be continued",
+    ChangeKind.VARIABLES: "May change which weights there are, and which are trained. Those that are trained only from "
+    "here on begin with new slots of the optimizer; if one is new or has another shape, name it in "
+    "trainer.restore_allow_mismatch",
     ChangeKind.SAFE: "Safe",
 }
 
@@ -124,10 +126,11 @@ class ConfigChangeError(ConfigError):
 
     Attributes:
       changes: all of them, safe ones too.
+      fruitless: why nothing would be learned with the new values, beside the changes.
     """
 
-    def __init__(self, model_dir: str, step: int, changes: Sequence[Change]) -> None:
-        self.changes = tuple(changes)
+    def __init__(self, model_dir: str, step: int, changes: Sequence[Change], fruitless: Sequence[Problem] = ()) -> None:
+        self.changes, self.fruitless = tuple(changes), tuple(fruitless)
         self._model_dir, self._step = model_dir, step
         super().__init__(Problem("has changed", c.path, origin=c.origin) for c in changes if c.kind != ChangeKind.SAFE)
 
@@ -138,6 +141,8 @@ class ConfigChangeError(ConfigError):
         for kind, heading in _HEADINGS.items():
             if listed := [change for change in self.changes if change.kind == kind]:
                 lines += [f"{heading}:", *(f"  {change}" for change in listed)]
+        if self.fruitless:
+            lines += ["Nothing would be learned from here on:", *(f"  {problem.message}" for problem in self.fruitless)]
         lines.append(f"To continue with the new {'code' if is_code else 'values'}, add --allow_config_change")
         flags, unsafe = {"config": "--set", "gin": PARAMS_FLAG}, [c for c in self.changes if c.kind != ChangeKind.SAFE]
         undo = [f"{flags[change.of]} {shlex.quote(text)}" for change in unsafe for text in change.undo]
@@ -174,7 +179,7 @@ def accepted_changes(
 
     Raises:
       ConfigChangeError: changes are not safe, and not allowed.
-      ConfigError: it is unknown what has changed, which is not allowed either.
+      ConfigError: it is unknown what has changed, which is not allowed either; or the learning rate is 0 from here on.
     """
     step = newest_step(model_dir) if step is None else step
     if step is None:
@@ -192,9 +197,25 @@ def accepted_changes(
             raise
         _logger.warning("continuing without knowing what has changed: %s", error)
         return changes
+    problems = list(filter(None, [no_step_left(resolved, step, changes)]))
+    rate = learning_rate.finding(resolved, step) if changes else None
+    if is_fatal := rate is not None and rate.is_fatal:
+        problems.append(rate.problem)
     if not allow_config_change and any(change.kind != ChangeKind.SAFE for change in changes):
-        raise ConfigChangeError(model_dir, step, changes)
+        raise ConfigChangeError(model_dir, step, changes, problems)
+    if is_fatal:
+        raise ConfigError(problems)
     return changes
+
+
+def no_step_left(resolved: Resolved, step: int, changes: Sequence[Change]) -> Problem | None:
+    """Returns that a run is at its last step, where values have changed that only a further step would use."""
+    trainer, path = resolved.config.trainer, "trainer.train_steps"
+    is_other = any(change.of == "config" and change.kind != ChangeKind.SAFE for change in changes)
+    if not is_other or trainer.train_epochs is not None or not 0 < trainer.train_steps <= step:
+        return None
+    what = f"is {trainer.train_steps}, and this run is at step {step}: no step is left that would use the new values"
+    return Problem(what, path, fix=f"set it above {step}", origin=resolved.origin(path))
 
 
 def changes_since(before: Mapping[str, Any], resolved: Resolved) -> tuple[Change, ...]:

@@ -24,6 +24,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from official_trainer.shown import first_few
 from official_trainer.tasks.keras import (
     AccumulationError,
     Averages,
@@ -80,7 +81,8 @@ class Keras3(Keras):
         """Makes statistics of layers read as their mean over replicas, as those of tf_keras do.
 
         Keras gives each replica its own, and reads, evaluates and saves those of the first. They are values that no
-        gradient changes; those of frozen layers stay. Warns of the preprocessor of a model of KerasHub.
+        gradient changes; those of frozen layers stay. Warns of the preprocessor of a model of KerasHub, and of batch
+        norm of which the weights are frozen and the statistics are not.
         """
         is_of_hub = any(cls.__module__.startswith("keras_hub.") for cls in type(model).__mro__)
         if is_of_hub and (preprocessor := getattr(model, "preprocessor", None)) is not None:
@@ -89,6 +91,13 @@ class Keras3(Keras):
                 "and build the model with preprocessor=None",
                 type(preprocessor).__name__,
                 type(model).__name__,
+            )
+        half_frozen = [layer.name for layer in self.layers(model) if _moves_while_frozen(layer)]
+        if half_frozen:
+            _logger.warning(
+                "the weights of %s are frozen, and the mean and variance still move with each batch: set "
+                "trainable=False on the layer, not on its weights",
+                first_few(half_frozen),
             )
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
             return
@@ -262,6 +271,12 @@ def _names(tree: Any) -> dict[int, str]:
                 seen.add(id(item))
                 queue.append((item, f"{prefix}{name}/"))
     return names
+
+
+def _moves_while_frozen(layer: Any) -> bool:
+    """Whether a layer of batch norm has frozen weights, but updates its statistics."""
+    has_weights = isinstance(layer, keras.layers.BatchNormalization) and (layer.scale or layer.center)
+    return has_weights and layer.trainable and not layer.trainable_variables
 
 
 def _undivided(original: Any) -> Any:

@@ -227,7 +227,7 @@ def test_other_bindings_are_a_change_that_has_to_be_allowed(ten_steps):
     with pytest.raises(ConfigChangeError) as caught:
         do(ten_steps, "toy_units.units = 4\ninner/toy_units.units = 4\ntoy_guarded.open = 'x'")
     said = str(caught.value)
-    assert "May change which variables there are" in said
+    assert "May change which weights there are" in said
     assert "  gin inner/toy_units.units: not bound -> 4\n" in said
     assert "gin toy_units.units:" not in said
     assert "leave out the binding of inner/toy_units.units" in said

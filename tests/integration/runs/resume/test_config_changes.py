@@ -305,7 +305,8 @@ def test_the_refusal_shows_everything_and_three_ways_out(model_dir):
 --model_dir={model_dir}: the config is not the one that ckpt-10 was saved with
 Changes what the run computes from here on:
   {BATCH}: 8 -> 4 (--set)
-May change which variables there are, or their shapes; then the checkpoint cannot be continued:
+May change which weights there are, and which are trained. Those that are trained only from here on begin with new \
+slots of the optimizer; if one is new or has another shape, name it in trainer.restore_allow_mismatch:
   task.model.text: abc -> 'a b' (--set)
 Safe:
   trainer.train_steps: 100 -> 200 (--set)
@@ -443,7 +444,7 @@ def test_another_optimizer_is_refused_by_the_checkpoint_itself(trained, model_di
     """N9, N4: the flag is no promise that the variables fit."""
     shutil.copytree(trained, model_dir)
     sets = ["trainer.train_steps=6", "trainer.optimizer_config.optimizer=sgd"]
-    with pytest.raises(ConfigChangeError, match=r"May change which variables.*\n.*optimizer\.type: adam -> sgd"):
+    with pytest.raises(ConfigChangeError, match=r"May change which weights.*\n.*optimizer\.type: adam -> sgd"):
         train(model_dir, *sets)
     with pytest.raises(CheckpointError, match=r"checkpoint of another model; nothing was restored"):
         train(model_dir, *sets, allow_config_change=True)
