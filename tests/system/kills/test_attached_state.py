@@ -108,7 +108,7 @@ def test_predictions_of_a_recurrent_model_continue(tmp_path):
     assert contents(tmp_path / "broken") == whole
 
 
-TWO_WORKERS = ["second_optimizer", "teacher", "bank_of_replica", "spectral_norm", "generator_of_task"]
+TWO_WORKERS = ["second_optimizer", "teacher", "memory_bank", "spectral_norm", "generators"]
 
 
 @pytest.mark.parametrize(

@@ -90,19 +90,6 @@ class AttachedTask(Task):
         return self.keras.losses.mean_squared_error(labels, model_outputs)
 
 
-class WithLayer(AttachedTask):
-    """With a layer of the program's between two dense ones."""
-
-    def layer(self, base):
-        raise NotImplementedError
-
-    def build_model(self):
-        layers = self.keras.layers
-        x = self.keras.Input([6])
-        middle = self.layer(layers.Layer)(name="own")(layers.Dense(5, "tanh")(x))
-        return self.keras.Model(x, layers.Dense(1)(middle))
-
-
 def weighted(task, inputs, model, optimizer, weight):
     """Does a step whose loss depends on some state."""
     features, labels = inputs
@@ -144,37 +131,19 @@ class SecondOptimizer(AttachedTask):
 
 
 @program
-class OptimizerOnModel(SecondOptimizer):
-    """The same, held by the model."""
-
-    def build_model(self):
-        model = super().build_model()
-        model.discriminator, model.d_optimizer = self.__dict__.pop("discriminator"), self.__dict__.pop("d_optimizer")
-        return model
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        seen = _Seen(self, discriminator=model.discriminator, d_optimizer=model.d_optimizer)
-        return SecondOptimizer.train_step(seen, inputs, model, optimizer, metrics)
-
-
-class _Seen:
-    """A task with other attributes."""
-
-    def __init__(self, task, **attributes):
-        self.__dict__.update(attributes, loss=task.loss)
-
-
-@program
-class OptimizersInList(AttachedTask):
-    """Each layer but the last is trained by an optimizer of its own, one with a schedule."""
+class SeveralOptimizers(AttachedTask):
+    """Layers with optimizers of their own: one on the model, which scales its loss, one in a list of the Task."""
 
     def build_model(self):
         optimizers = self.keras.optimizers
+        scaling = optimizers if self.task_config.keras == "keras" else self.keras.mixed_precision
         rate = optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)
-        self.optimizers = [optimizers.RMSprop(rate, momentum=0.9), {"last": optimizers.SGD(0.01, momentum=0.5)}]
+        self.optimizers = [{"second": optimizers.SGD(0.01, momentum=0.5)}]
         layers = self.keras.layers
         inside = [layers.Dense(5, "tanh"), layers.Dense(4, "tanh"), layers.Dense(1)]
-        return self.keras.Sequential([self.keras.Input([6]), *inside])
+        model = self.keras.Sequential([self.keras.Input([6]), *inside])
+        model.first = scaling.LossScaleOptimizer(optimizers.RMSprop(rate, momentum=0.9), dynamic_growth_steps=2)
+        return model
 
     def train_step(self, inputs, model, optimizer, metrics=None):
         features, labels = inputs
@@ -183,23 +152,11 @@ class OptimizersInList(AttachedTask):
             scaled = scaled_loss(loss, optimizer)
         weights = model.trainable_variables
         pairs = list(zip(tape.gradient(scaled, weights), weights, strict=True))
-        first, last = self.optimizers[0], self.optimizers[1]["last"]
-        for part, chosen in ((pairs[:2], first), (pairs[2:4], last), (pairs[4:], optimizer)):
+        for part, chosen in (
+            (pairs[:2], model.first), (pairs[2:4], self.optimizers[0]["second"]), (pairs[4:], optimizer),
+        ):  # fmt: skip
             chosen.apply_gradients(part)
         return {self.loss: loss}
-
-
-@program
-class OptimizerOfWrapper(SecondOptimizer):
-    """The second optimizer scales its loss, as for float16."""
-
-    def build_model(self):
-        model = super().build_model()
-        if self.task_config.keras == "keras":
-            self.d_optimizer = self.keras.optimizers.LossScaleOptimizer(self.d_optimizer, dynamic_growth_steps=2)
-        else:
-            self.d_optimizer = self.keras.mixed_precision.LossScaleOptimizer(self.d_optimizer, dynamic_growth_steps=2)
-        return model
 
 
 # Teachers, banks, statistics.
@@ -207,16 +164,23 @@ class OptimizerOfWrapper(SecondOptimizer):
 
 @program
 class Teacher(AttachedTask):
-    """A moving average of the model, which the Task holds."""
+    """A moving average of the model in a dictionary, and a model that no step changes, whose dropout draws."""
 
     def build_model(self):
-        self.teacher, model = self.layers(), self.layers()
+        layers, model = self.keras.layers, self.layers()
+        self._networks = {"average": self.layers(), "student": model}
+        self.frozen = self.keras.Sequential([self.keras.Input([6]), layers.Dropout(0.5), layers.Dense(1)])
         return model
 
+    @property
+    def average(self):
+        return self._networks["average"]
+
     def train_step(self, inputs, model, optimizer, metrics=None):
-        for average, weight in zip(self.teacher.weights, model.weights, strict=True):
+        for average, weight in zip(self.average.weights, model.weights, strict=True):
             after_step(value(average), functools.partial(_nearer, to=value(weight)))
-        return weighted(self, inputs, model, optimizer, self.teacher(inputs[0]))
+        seen = self.average(inputs[0]) + self.frozen(inputs[0], training=True)
+        return weighted(self, inputs, model, optimizer, seen)
 
 
 def _nearer(average, to):
@@ -224,63 +188,26 @@ def _nearer(average, to):
 
 
 @program
-class TeacherInDict(Teacher):
-    """The same in a dictionary, seen through a property."""
-
-    def build_model(self):
-        model = super().build_model()
-        self._networks = {"teacher": self.__dict__.pop("teacher"), "student": model}
-        return model
-
-    @property
-    def teacher(self):
-        return self._networks["teacher"]
-
-    @teacher.setter
-    def teacher(self, teacher):
-        self.__dict__["teacher"] = teacher
-
-
-@program
-class FrozenTeacher(AttachedTask):
-    """One that no step changes, with first weights that depend on the process."""
-
-    def build_model(self):
-        self.teacher = self.layers()
-        return self.layers()
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        return weighted(self, inputs, model, optimizer, self.teacher(inputs[0]))
-
-
-@program
 class MemoryBank(AttachedTask):
-    """A queue of features, and where its next entry goes."""
+    """A queue of features, where its next entry goes, and a mean that each replica has for itself."""
 
     def build_model(self):
         self.bank, self.place = state(tf.zeros([8, 6])), state(tf.constant(0, tf.int64))
+        self.of_replica = tf.Variable(tf.zeros([6]))
         return self.layers()
 
     def train_step(self, inputs, model, optimizer, metrics=None):
-        logs = weighted(self, inputs, model, optimizer, self.bank.read_value())
+        logs = weighted(self, inputs, model, optimizer, self.bank.read_value() + self.of_replica.read_value())
         mean = tf.reduce_mean(inputs[0], axis=0)
         self.bank.assign(tf.tensor_scatter_nd_update(self.bank.read_value(), [[self.place.read_value()]], [mean]))
         self.place.assign((self.place.read_value() + 1) % 8)
+        self.of_replica.assign(0.5 * self.of_replica.read_value() + mean)
         return logs
 
 
 @program
-class BankOfReplica(MemoryBank):
-    """One that each replica fills for itself."""
-
-    def build_model(self):
-        self.bank, self.place = tf.Variable(tf.zeros([8, 6])), tf.Variable(0, dtype=tf.int64)
-        return self.layers()
-
-
-@program
 class Statistics(AttachedTask):
-    """Running statistics in a module."""
+    """Running statistics in a module, a metric that goes on, a variable of the Keras, counts in a hash table."""
 
     class Running(tf.Module):
         def __init__(self):
@@ -294,59 +221,23 @@ class Statistics(AttachedTask):
             return self.mean.read_value() + self.others[0].read_value() / self.others[1]["count"].read_value()
 
     def build_model(self):
-        self.running = self.Running()
-        return self.layers()
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        return weighted(self, inputs, model, optimizer, self.running(inputs[0]))
-
-
-@program
-class KerasVariable(AttachedTask):
-    """A variable of the Keras, on the Task."""
-
-    def build_model(self):
+        self.running, self.seen = self.Running(), self.keras.metrics.Mean(name="seen")
         if self.task_config.keras == "keras":
             self.factor = self.keras.Variable(0.0, trainable=False, aggregation="mean", name="factor")
         else:
             self.factor = state(0.0, name="factor")
-        return self.layers()
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        logs = weighted(self, inputs, model, optimizer, tf.convert_to_tensor(self.factor))
-        self.factor.assign(tf.convert_to_tensor(self.factor) + 0.25)
-        return logs
-
-
-@program
-class GoingMetric(AttachedTask):
-    """A metric that no summary resets and on which the loss depends."""
-
-    def build_model(self):
-        self.seen = self.keras.metrics.Mean(name="seen")
-        return self.layers()
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        kind = self.seen
-        mean = tf.math.divide_no_nan(value(kind.total).read_value(), value(kind.count).read_value())
-        logs = weighted(self, inputs, model, optimizer, mean)
-        self.seen.update_state(inputs[0])
-        return logs
-
-
-@program
-class Table(AttachedTask):
-    """Counts in a hash table that can change."""
-
-    def build_model(self):
         self.counts = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
         return self.layers()
 
     def train_step(self, inputs, model, optimizer, metrics=None):
         keys = tf.cast(tf.round(inputs[0][:1, 0]), tf.int64)
-        before = self.counts.lookup(keys)
-        logs = weighted(self, inputs, model, optimizer, before)
-        self.counts.insert(keys, before + 1)
+        count, factor = self.counts.lookup(keys), tf.convert_to_tensor(self.factor)
+        mean = tf.math.divide_no_nan(value(self.seen.total).read_value(), value(self.seen.count).read_value())
+        weight = tf.reduce_mean(self.running(inputs[0])) + mean + factor + tf.reduce_mean(count)
+        logs = weighted(self, inputs, model, optimizer, weight)
+        self.counts.insert(keys, count + 1)
+        self.seen.update_state(inputs[0])
+        self.factor.assign(factor + 0.25)
         return logs
 
 
@@ -355,18 +246,16 @@ class Table(AttachedTask):
 
 @program
 class Recurrent(AttachedTask):
-    """A recurrent layer that keeps its state over consecutive windows."""
-
-    recurrent = "SimpleRNN"
+    """Recurrent layers that keep their state over windows: a plain one, one in another layer, two cells in one."""
 
     def build_model(self):
         layers = self.keras.layers
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        x = self.keras.Input(batch_shape=[BATCH // replicas, 3, 2])
-        return self.keras.Model(x, layers.Dense(1)(self.layer(layers)(x)))
-
-    def layer(self, layers):
-        return getattr(layers, self.recurrent)(5, stateful=True)
+        x = given = self.keras.Input(batch_shape=[BATCH // replicas, 3, 2])
+        x = layers.SimpleRNN(5, stateful=True, return_sequences=True)(x)
+        x = layers.Bidirectional(layers.LSTM(3, stateful=True, return_sequences=True))(x)
+        x = layers.RNN([layers.LSTMCell(3), layers.GRUCell(3)], stateful=True)(x)
+        return self.keras.Model(given, layers.Dense(1)(x))
 
     def build_inputs(self, params, input_context=None):
         x = np.random.RandomState(0).randn(24, 3, 2).astype("float32")
@@ -374,77 +263,55 @@ class Recurrent(AttachedTask):
 
 
 @program
-class RecurrentNested(Recurrent):
-    """Two of them around others."""
+class LayersThatCount(AttachedTask):
+    """Layers with a variable made in `build`, with one made in the first call, and with a metric that goes on."""
 
-    def layer(self, layers):
-        return layers.Bidirectional(layers.LSTM(3, stateful=True))
-
-
-@program
-class RecurrentCells(Recurrent):
-    """Cells of two kinds in one layer."""
-
-    def layer(self, layers):
-        return layers.RNN([layers.LSTMCell(3), layers.GRUCell(3)], stateful=True)
+    def build_model(self):
+        keras = self.keras
+        x = given = keras.Input([6])
+        x = keras.layers.Dense(5, "tanh")(x)
+        for number, kind in enumerate(_counting(keras)):
+            x = kind(name=f"counting_{number}")(x)
+        return keras.Model(given, keras.layers.Dense(1)(x))
 
 
-@program
-class CounterOfBuild(WithLayer):
-    """A layer that makes a variable of TensorFlow in `build`."""
+def _counting(keras):
+    """Returns three classes of layers."""
 
-    def layer(self, base):
-        class Counting(base):
-            def build(self, shape):
-                self.calls = state(0.0, name="calls")
-                self.built = True
+    class InBuild(keras.layers.Layer):
+        calls = None
 
-            def call(self, x, training=None):
-                if training:
-                    self.calls.assign(self.calls.read_value() + 1)
-                return x * (1 + 0.01 * self.calls.read_value())
+        def build(self, shape):
+            self.calls = state(0.0, name="calls")
+            self.built = True
 
-        return Counting
+        def call(self, x, training=None):
+            if training:
+                self.calls.assign(self.calls.read_value() + 1)
+            return x * (1 + 0.01 * self.calls.read_value())
 
+    class InCall(InBuild):
+        def build(self, shape):
+            self.built = True
 
-@program
-class CounterOfCall(WithLayer):
-    """A layer that makes it in its first call."""
+        def call(self, x, training=None):
+            if self.calls is None:
+                with tf.init_scope():
+                    self.calls = state(0.0, name="calls")
+            return super().call(x, training)
 
-    def layer(self, base):
-        class Counting(base):
-            calls = None
+    class Measuring(keras.layers.Layer):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.seen = keras.metrics.Mean(name="seen")
 
-            def call(self, x, training=None):
-                if self.calls is None:
-                    with tf.init_scope():
-                        self.calls = state(0.0, name="calls")
-                if training:
-                    self.calls.assign(self.calls.read_value() + 1)
-                return x * (1 + 0.01 * self.calls.read_value())
+        def call(self, x, training=None):
+            scale = 1 + 0.01 * value(self.seen.total).read_value()
+            if training:
+                self.seen.update_state(tf.reduce_mean(x))
+            return x * scale
 
-        return Counting
-
-
-@program
-class MetricOfLayer(WithLayer):
-    """A layer with a metric that goes on."""
-
-    def layer(self, base):
-        metrics = self.keras.metrics
-
-        class Measuring(base):
-            def __init__(self, **options):
-                super().__init__(**options)
-                self.seen = metrics.Mean(name="seen")
-
-            def call(self, x, training=None):
-                scale = 1 + 0.01 * value(self.seen.total).read_value()
-                if training:
-                    self.seen.update_state(tf.reduce_mean(x))
-                return x * scale
-
-        return Measuring
+    return InBuild, InCall, Measuring
 
 
 @program
@@ -461,55 +328,27 @@ class SpectralNorm(AttachedTask):
 # Random numbers.
 
 
-def _noisy(task, generator, inputs, model, optimizer):
-    features, labels = inputs
-    if task.task_config.keras == "keras":
-        noise = task.keras.random.normal(tuple(features.shape), seed=generator)
-    else:
-        noise = generator.normal(features.shape)
-    return Task.train_step(task, (features + noise, labels), model, optimizer)
-
-
 def _generator(task):
     return task.keras.random.SeedGenerator(7) if task.task_config.keras == "keras" else tf.random.Generator.from_seed(7)
 
 
 @program
-class GeneratorOfTask(AttachedTask):
-    """A generator that the Task holds."""
+class Generators(AttachedTask):
+    """Generators that the Task holds: one itself, one in a list of its module."""
 
     def build_model(self):
-        self.generator = _generator(self)
-        return self.layers()
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        return _noisy(self, self.generator, inputs, model, optimizer)
-
-
-@program
-class GeneratorOfModule(AttachedTask):
-    """One in a module of the Task, in a list."""
-
-    def build_model(self):
-        self.module = tf.Module()
+        self.generator, self.module = _generator(self), tf.Module()
         self.module.generators = [_generator(self)]
         return self.layers()
 
     def train_step(self, inputs, model, optimizer, metrics=None):
-        return _noisy(self, self.module.generators[0], inputs, model, optimizer)
-
-
-@program
-class GeneratorOfTeacher(AttachedTask):
-    """Dropout in a model that the Task holds."""
-
-    def build_model(self):
-        layers = self.keras.layers
-        self.teacher = self.keras.Sequential([self.keras.Input([6]), layers.Dropout(0.5), layers.Dense(1)])
-        return self.layers()
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        return weighted(self, inputs, model, optimizer, self.teacher(inputs[0], training=True))
+        features, labels = inputs
+        for generator in (self.generator, self.module.generators[0]):
+            if self.task_config.keras == "keras":
+                features += self.keras.random.normal(tuple(features.shape), seed=generator)
+            else:
+                features += generator.normal(features.shape)
+        return Task.train_step(self, (features, labels), model, optimizer)
 
 
 # What no attribute leads to: refused.
