@@ -49,10 +49,11 @@ def served(*calls):
 
 RUNS = {
     "plain": [],
-    "averages": ["trainer.optimizer_config.ema={average_decay: 0.9}"],
-    "bfloat16": ["runtime.mixed_precision_dtype=bfloat16"],
-    "mirrored": ["runtime.distribution_strategy=mirrored", "runtime.num_gpus=0"],
-    "lora": ["task.lora=2"],
+    "averages": [
+        *("trainer.optimizer_config.ema={average_decay: 0.9}", "runtime.num_gpus=0"),
+        "runtime.distribution_strategy=mirrored",
+    ],
+    "bfloat16": ["runtime.mixed_precision_dtype=bfloat16", "task.lora=2"],
 }
 
 

@@ -47,9 +47,9 @@ class OnesTask(Task):
 @register_config_factory("ones")
 def ones():
     data = DataConfig(is_training=True, global_batch_size=4)
-    return ExperimentConfig(
-        task=OnesConfig(train_data=data), trainer=TrainerConfig(train_steps=2, optimizer_config=opt.adam(0.01))
-    )
+    optimizer_config = opt.adam(0.01, decay="cosine", warmup_steps=1)
+    trainer = TrainerConfig(train_steps=2, optimizer_config=optimizer_config)
+    return ExperimentConfig(task=OnesConfig(train_data=data), trainer=trainer)
 """
 
 

@@ -12,6 +12,7 @@ from tests.support.runs import values
 
 PAGE = Path("docs/guides/keras.md")
 EXPERIMENT = "experiments/reviews.py"
+LEFT_OUT = ", preprocessor=None"
 WORDS = ["train", "--experiment=reviews", "--model_dir=run", "trainer.train_steps=2"]
 
 
@@ -27,29 +28,26 @@ def preset(tmp_path_factory):
 
 @pytest.fixture
 def workspace(preset, tmp_path):
-    """A folder with the preset and the experiment of the page."""
+    """A folder with the preset and the experiment of the page, whose model keeps its preprocessor."""
     (text,) = (block.text for block in blocks(PAGE) if block.path == EXPERIMENT)
+    assert text.count(LEFT_OUT) == 1
     (tmp_path / "experiments").mkdir()
-    (tmp_path / EXPERIMENT).write_text(text)
+    (tmp_path / EXPERIMENT).write_text(text.replace(LEFT_OUT, ""))
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets" / "bert").symlink_to(preset)
     return tmp_path
 
 
-def change(workspace, old, new):
-    path = workspace / EXPERIMENT
-    assert path.read_text().count(old) == 1
-    path.write_text(path.read_text().replace(old, new))
-
-
-def test_lora_trains_its_matrices_and_the_head(workspace, preset):
-    """N39: after two steps all else is what the preset holds."""
+def test_lora_trains_its_matrices_and_the_head_and_a_preprocessor_is_not_called(workspace, preset):
+    """N39: after two steps all else is what the preset holds; a warning says what becomes of the preprocessor."""
     import keras_hub
 
     from official_trainer.tasks.keras import keras3
 
     done = run_command(WORDS, cwd=workspace, folder=workspace)
     assert done.code == ExitCode.DONE, done.err
+    said = "BertTextClassifierPreprocessor of BertTextClassifier is called by Keras's own fit and predict alone"
+    assert done.err.count(said) == 1 and "preprocessor=None" in done.err
     start = keras_hub.models.TextClassifier.from_preset(str(preset), preprocessor=None)
     before = {f"model/{name}": value.numpy() for name, value in keras3.KERAS.named(start)}
     found = {
@@ -63,15 +61,3 @@ def test_lora_trains_its_matrices_and_the_head(workspace, preset):
     assert {"model/logits/kernel", "model/logits/bias"} <= changed
     biases = {name.replace("lora_kernel_a", "bias") for name in matrices if name.endswith("_a")}
     assert changed - {"model/logits/kernel", "model/logits/bias"} <= biases
-
-
-KEEPS = "load_weights=False, preprocessor=None"
-
-
-def test_a_preprocessor_is_not_called_and_a_warning_says_so(workspace):
-    """N39: of a model that keeps its own, which trains on tokens all the same."""
-    change(workspace, KEEPS, "load_weights=False")
-    done = run_command(WORDS, cwd=workspace, folder=workspace)
-    assert done.code == ExitCode.DONE, done.err
-    said = "BertTextClassifierPreprocessor of BertTextClassifier is called by Keras's own fit and predict alone"
-    assert done.err.count(said) == 1 and "preprocessor=None" in done.err
