@@ -34,7 +34,6 @@ class PairConfig(TaskConfig):
     """Two inputs."""
 
     noise: float = 0.0
-    offset: float = 0.0
     dtype: str = "float32"
     scale: float = 1.0
     signature: bool = False
@@ -47,9 +46,7 @@ class Pair(Task):
     def build_model(self):
         left, right = keras.Input([4], name="left"), keras.Input([3], name="right")
         joined = keras.layers.Concatenate()([keras.layers.Dense(8, "relu")(left), keras.layers.Dense(8)(right)])
-        offset = keras.initializers.Constant(self.task_config.offset)
-        side = keras.layers.Dense(2, name="side", bias_initializer=offset)(joined)
-        return keras.Model({"left": left, "right": right}, side)
+        return keras.Model({"left": left, "right": right}, keras.layers.Dense(2, name="side")(joined))
 
     def build_inputs(self, params, input_context=None):
         draws = np.random.RandomState(0)

@@ -4,22 +4,10 @@ import dataclasses
 
 import keras
 import numpy as np
+from experiments.of_keras2 import DATA, experiment
 
 from official_trainer import Task, inputs, register_config_factory, register_task_cls
-from official_trainer.config import (
-    DataConfig,
-    ExperimentConfig,
-    OptimizationConfig,
-    RuntimeConfig,
-    TaskConfig,
-    TrainerConfig,
-)
-from official_trainer.config import optimization as opt
-
-OPTIMIZER = OptimizationConfig(
-    optimizer=opt.OptimizerConfig(type="adam"),
-    learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.01)),
-)
+from official_trainer.config import TaskConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +37,4 @@ class Pair3(Task):
 @register_config_factory("formats_pair3")
 def pair3():
     """Two inputs, Keras 3."""
-    trainer = TrainerConfig(optimizer_config=OPTIMIZER, train_steps=4, validation_interval=4, checkpoint_interval=4)
-    data = {"train_data": DataConfig(global_batch_size=16), "validation_data": DataConfig(global_batch_size=20)}
-    runtime = RuntimeConfig(distribution_strategy="one_device")
-    return ExperimentConfig(task=Pair3Config(**data), trainer=trainer, runtime=runtime)
+    return experiment(Pair3Config(**DATA))
