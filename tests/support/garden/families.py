@@ -23,7 +23,6 @@ class Family:
       metric: which result decides about the best checkpoint.
       serving: its export module in Model Garden, `module:class`; empty where it has none.
       registers: modules that register what the experiment needs, besides `official.common.registry_imports`.
-      is_quick: whether a test of it may be part of every test run.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Family:
     metric: str
     serving: str = ""
     registers: tuple[str, ...] = ()
-    is_quick: bool = False
 
     @property
     def overlay(self):
@@ -90,7 +88,7 @@ FAMILIES = {
     family.name: family
     for family in (
         Family("resnet", "resnet_imagenet", "images", "accuracy",
-               f"{_VISION}.image_classification:ClassificationModule", is_quick=True),
+               f"{_VISION}.image_classification:ClassificationModule"),
         Family("vision_transformer", "vit_imagenet_finetune", "images", "accuracy",
                f"{_VISION}.image_classification:ClassificationModule"),
         Family("mobilenet_segmentation", "mnv2_deeplabv3_pascal", "segmentation", "mean_iou",

@@ -46,39 +46,28 @@ def test_images_of_a_task_reach_tensorboard(tmp_path):
     assert logged_steps(tmp_path / "validation", "accuracy") == [10, 20]
 
 
-def test_texts_and_images_of_training_reach_tensorboard_too(tmp_path):
-    """T24: what a trainer's `train_loop_end` returns, at each summary."""
+def test_managers_of_the_caller_write_in_place_of_ours(tmp_path):
+    """T18, T24: each for its split, images in Model Garden's form; training has what `train_loop_end` returns."""
 
     class Writing(Trainer):
         def train_loop_end(self):
             return {**super().train_loop_end(), "note": tf.constant("*so*"), "image/seen": tf.zeros([1, 4, 6, 3])}
+
+    from official.vision.utils import summary_manager  # here, as it takes seconds in each process of pytest
 
     config = params(20)
     with tf.distribute.get_strategy().scope():
         task = Drawing(config.task)
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
         trainer = Writing(config, task, task.build_model(), optimizer)
-    run_experiment(None, task, "train", config, str(tmp_path), trainer=trainer)
-    for name in ("note", "image/seen", "loss"):
-        assert logged_steps(tmp_path / "train", name) == [5, 10, 15, 20], name
-
-
-def test_a_manager_of_the_caller_gets_the_images_in_model_gardens_form(tmp_path):
-    """T24: `eval_summary_manager`, as Model Garden builds it; what it takes is in its own folder, once."""
-    config = params(20)
-    with tf.distribute.get_strategy().scope():
-        task = Drawing(config.task)
-        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
-        trainer = Trainer(config, task, task.build_model(), optimizer)
-    from official.vision.utils import summary_manager  # here, as it takes seconds in each process of pytest
-
     manager = summary_manager.ImageScalarSummaryManager(
         str(tmp_path / "mine"), tf.summary.scalar, tf.summary.image, global_step=trainer.global_step
     )
-    run_experiment(
-        None, task, "train_and_eval", config, str(tmp_path / "run"), trainer=trainer, eval_summary_manager=manager
-    )
-    assert logged_steps(tmp_path / "mine", f"{IMAGES}0") == [10, 20]
-    assert logged_steps(tmp_path / "mine", "accuracy") == [10, 20]
-    ours = {name for name, _, _ in READERS["tensorboard"](tmp_path / "run")}
+    run = tmp_path / "run"
+    run_experiment(None, task, "train_and_eval", config, str(run), trainer=trainer, eval_summary_manager=manager)
+    for name in ("note", "image/seen", "loss"):
+        assert logged_steps(run / "train", name) == [5, 10, 15, 20], name
+    for name in (f"{IMAGES}0", "accuracy"):
+        assert logged_steps(tmp_path / "mine", name) == [10, 20], name
+    ours = {name for name, _, _ in READERS["tensorboard"](run)}
     assert not [name for name in ours if name.startswith("validation/") and "_hparams_" not in name]

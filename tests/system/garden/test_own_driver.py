@@ -3,7 +3,6 @@
 import functools
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine import Trainer
 from tests import ROOT
 from tests.support import runs
@@ -36,7 +34,7 @@ def folder(tmp_path_factory):
 
 
 def argv_of(name, model_dir):
-    return [f"--model_dir={model_dir}", *WORDS[name.removesuffix("_here").removesuffix("_longer")]]
+    return [f"--model_dir={model_dir}", *WORDS[name.removesuffix("_here")]]
 
 
 def run(folder, name, model_dir):
@@ -77,21 +75,6 @@ def test_the_changed_program_gives_what_the_original_gives(both, folder):
     assert len(compared) >= 4 + 2 * 4
     for key in compared:
         np.testing.assert_array_equal(ours[key], theirs[key], err_msg=key)
-
-
-def test_the_changed_program_goes_on_in_the_directory_of_the_original(both, folder, tmp_path):
-    """T1: from its newest checkpoint; more steps end where a whole run of ours ends."""
-    name, _ = both
-    shutil.copytree(folder / name, tmp_path / "run")
-    program = (folder / f"{name}_here.py").read_text()
-    (folder / f"{name}_longer_here.py").write_text(program.replace("train_steps=300", "train_steps=350"))
-    for place in (tmp_path / "run", tmp_path / "whole"):
-        run(folder, f"{name}_longer_here", place)
-        assert committed_steps(str(place))[-1] == 350
-    continued, whole = (runs.values(tmp_path / each, 350) for each in ("run", "whole"))
-    for key in whole:
-        if key.startswith("model/"):
-            np.testing.assert_array_equal(continued[key], whole[key], err_msg=key)
 
 
 def test_what_the_page_says_a_trainer_has_is_there():

@@ -196,38 +196,35 @@ print("after", config.trainer.train_steps, round(float(logs["squared"]), 4), len
 
 
 @pytest.fixture
-def outputs(tmp_path, monkeypatch):
-    """Returns a function that runs cells in a new kernel, and returns the outputs of one kind."""
+def run_cells(tmp_path, monkeypatch):
+    """Returns a function that runs cells in a new kernel; it returns what they print, and their errors."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
 
-    def run_cells(kind, *cells):
+    def run(*cells):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELLS[each]) for each in cells])
-        options = {"resources": {"metadata": {"path": str(tmp_path)}}, "allow_errors": kind == "error"}
+        options = {"resources": {"metadata": {"path": str(tmp_path)}}, "allow_errors": True}
         NotebookClient(notebook, timeout=240, coalesce_streams=True, **options).execute()
-        return [output for cell in notebook.cells for output in cell.outputs if output.output_type == kind]
+        outputs = [output for cell in notebook.cells for output in cell.outputs]
+        said = "".join(output.text for output in outputs if output.output_type == "stream")
+        return said, [output for output in outputs if output.output_type == "error"]
 
-    return run_cells
+    return run
 
 
-def test_what_goes_wrong_in_a_notebook_is_said_below_its_cell(outputs):
-    """N7: a value that would change the run, and a misspelt field, which Model Garden's sections take."""
-    changed, misspelt = outputs("error", 0, 1, 2, 4, 2, 5, 2)
+def test_an_experiment_of_a_notebook_goes_on_when_its_cells_run_again(tmp_path, run_cells):
+    """T3, K6, N7: a task of a cell, a config that the next cell changes; in a new kernel too, where mistakes follow.
+
+    These are a value that would change the run, and a misspelt field, which Model Garden's sections take.
+    """
+    said, errors = run_cells(0, 1, 2, 0, 3, 1, 3, 2)  # cells are run again, in no order
+    assert not errors
+    assert re.findall(r"^after (\d+) ", said, re.MULTILINE) == ["10", "20"]
+    assert "continuing from step 10" in said
+    again, (changed, misspelt) = run_cells(0, 1, 3, 2, 4, 2, 5, 2)
+    assert re.findall(r"^after .*$", again, re.MULTILINE) == re.findall(r"^after 20 .*$", said, re.MULTILINE)
+    assert [row["step"] for row in runs.rows(tmp_path / "run") if row["split"] == "validation"] == [5, 10, 15, 20]
     assert "learning_rate: 0.1 -> 0.2" in changed.evalue
     assert changed.traceback[-1].endswith("In a program: run_experiment(…, allow_config_change=True)")
     assert misspelt.evalue == "trainer.trian_steps: unknown field; did you mean 'train_steps'?"
-
-
-def test_an_experiment_of_a_notebook_goes_on_when_its_cells_run_again(tmp_path, outputs):
-    """T3, K6: a task of a cell, and a config that the next cell changes; the kernel is a new one for the last time."""
-
-    def texts(*cells):
-        return "".join(output.text for output in outputs("stream", *cells))
-
-    said = texts(0, 1, 2, 0, 3, 1, 3, 2)  # cells are run again, in no order
-    assert re.findall(r"^after (\d+) ", said, re.MULTILINE) == ["10", "20"]
-    assert "continuing from step 10" in said
-    again = texts(0, 1, 3, 2)
-    assert re.findall(r"^after .*$", again, re.MULTILINE) == re.findall(r"^after 20 .*$", said, re.MULTILINE)
-    assert [row["step"] for row in runs.rows(tmp_path / "run") if row["split"] == "validation"] == [5, 10, 15, 20]

@@ -1,6 +1,5 @@
 """`run_experiment`: runs that are broken off, that change drivers, and that use strategies of the caller."""
 
-import orbit
 import pytest
 import tensorflow as tf
 from official.core import train_lib, train_utils
@@ -164,23 +163,6 @@ def test_a_metric_with_several_results_is_recorded_once(tmp_path):
     rows = [row for row in read_rows(str(tmp_path / "metrics.jsonl")) if row["split"] in ("train", "validation")]
     assert len(rows) > 2
     assert all(row["outputs/mean"] < row["outputs/most"] for row in rows), rows
-
-
-def test_summary_managers_of_the_caller_write_in_place_of_ours(tmp_path):
-    """T18: each for its split, at the steps of the run."""
-    params = params_of()
-    with tf.distribute.get_strategy().scope():
-        trainer = trainer_of(Trainer, params)
-    managers = [
-        orbit.utils.SummaryManager(str(tmp_path / name), tf.summary.scalar, global_step=trainer.global_step)
-        for name in ("mine", "mine_too")
-    ]
-    options = {"summary_manager": managers[0], "eval_summary_manager": managers[1]}
-    call(tmp_path / "run", params=params, trainer=trainer, **options)
-    assert logged_steps(tmp_path / "mine", "training_loss") == [5, 10, 15, 20]
-    assert logged_steps(tmp_path / "mine_too", "validation_loss") == [10, 20]
-    assert logged_steps(tmp_path / "run" / "train", "loss") == []
-    assert logged_steps(tmp_path / "run" / "validation", "loss") == []
 
 
 def test_datasets_of_the_caller(tmp_path):
