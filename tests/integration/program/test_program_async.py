@@ -11,7 +11,6 @@ import pytest
 from official_trainer.lazy import keras
 from official_trainer.program import Program
 from official_trainer.program.data import ArgumentError
-from tests.support.cases import cases
 from tests.support.programs import examples, light, lightly
 
 SECONDS = 60  # a call that takes longer hangs
@@ -30,8 +29,7 @@ class AfterEpochs(keras.callbacks.Callback):
         self.function(epoch)
 
 
-@pytest.mark.parametrize("keeps", cases([False, True], False))
-def test_two_programs_train_in_one_loop_that_goes_on_meanwhile(tmp_path, keeps):
+def test_two_programs_train_in_one_loop_that_goes_on_meanwhile():
     """K2: each epoch of both waits for the other's and for the loop, so neither could have the thread to itself."""
     expected = [lightly(light(seed)).fit(X, Y, **FIT).history for seed in (1, 2)]
     together = threading.Barrier(2)
@@ -46,8 +44,7 @@ def test_two_programs_train_in_one_loop_that_goes_on_meanwhile(tmp_path, keeps):
             together.wait(SECONDS)
             asyncio.run_coroutine_threadsafe(tick(), loop).result(SECONDS)
 
-        runs = [str(tmp_path / name) if keeps else None for name in ("first", "second")]
-        programs = [lightly(Program(light(seed), run)) for seed, run in zip((1, 2), runs, strict=True)]
+        programs = [lightly(Program(light(seed))) for seed in (1, 2)]
         fits = [each.fit_async(X, Y, callbacks=[AfterEpochs(after)], **FIT) for each in programs]
         histories = await asyncio.gather(*fits)
         results = await asyncio.gather(*(each.evaluate_async(X, Y, verbose=0) for each in programs))

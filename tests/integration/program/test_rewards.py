@@ -175,21 +175,6 @@ def test_what_was_compiled_can_be_compiled_again(keras, tmp_path):
         assert again.test_on_batch(X, Y, return_dict=True) == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_reward_that_is_not_registered_is_given(keras, tmp_path):
-    """K9: as each function of a user's own."""
-
-    def nearness(y_true, y_pred):
-        return -tf.reduce_mean(tf.abs(y_true - y_pred), axis=-1)
-
-    program = rewarded(build(keras), reward=nearness)
-    program.save(tmp_path / "program.keras")
-    with pytest.raises(ArgumentError, match=r"cannot be read: .*nearness.* or named in custom_objects$"):
-        load_program(tmp_path / "program.keras")
-    read = load_program(tmp_path / "program.keras", custom_objects={"nearness": nearness})
-    outputs = np.asarray(program.model(X))
-    assert float(read.compute_reward(X, Y, outputs)) == pytest.approx(-np.mean(abs(outputs - Y)), rel=1e-5)
-
-
 def test_the_best_by_a_reward_is_the_highest(keras, tmp_path):
     """K1, C1: a checkpoint of the callback knows the direction."""
     kept = ProgramCheckpoint(tmp_path / "{epoch:02d}", monitor="val_reward", save_best_only=True)

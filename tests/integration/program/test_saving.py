@@ -2,7 +2,7 @@
 
 import pytest
 
-from official_trainer.lazy import keras
+from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program, load_program
 from tests.support.programs import examples, light, lightly
 
@@ -22,20 +22,25 @@ def test_a_program_is_read_without_the_code_that_built_it(tmp_path):
     assert model.optimizer.iterations.numpy() == program.optimizer.iterations.numpy() - 1
 
 
-def test_layers_that_are_not_registered_are_given(tmp_path):
-    """K9"""
+def test_layers_and_rewards_that_are_not_registered_are_given(tmp_path):
+    """K9, K1"""
 
     class Doubling(keras.layers.Layer):
         def call(self, inputs):
             return 2 * inputs
 
+    def nearness(y_true, y_pred):
+        return -tf.reduce_mean(tf.abs(tf.cast(y_true, tf.float32)[:, None] - y_pred), axis=-1)
+
     inputs = keras.Input([6])
-    program = lightly(Program(keras.Model(inputs, Doubling()(keras.layers.Dense(3)(inputs)))))
+    program = lightly(Program(keras.Model(inputs, Doubling()(keras.layers.Dense(3)(inputs)))), reward=nearness)
     program.save(tmp_path / "program.keras")
-    with pytest.raises(ArgumentError, match=r"load_program: .*program\.keras cannot be read: .* in custom_objects"):
-        load_program(tmp_path / "program.keras")
-    read = load_program(tmp_path / "program.keras", custom_objects={"Doubling": Doubling})
+    for given in ({}, {"Doubling": Doubling}):
+        with pytest.raises(ArgumentError, match=r"load_program: .*program\.keras cannot be read: .* in custom_objects"):
+            load_program(tmp_path / "program.keras", custom_objects=given)
+    read = load_program(tmp_path / "program.keras", custom_objects={"Doubling": Doubling, "nearness": nearness})
     assert (read.predict(X, verbose=0) == program.predict(X, verbose=0)).all()
+    assert read.test_on_batch(X, Y) == pytest.approx(program.test_on_batch(X, Y))
 
 
 def test_a_file_that_is_no_program_is_named(tmp_path):

@@ -42,11 +42,11 @@ def test_callbacks_and_a_step_of_the_models_own(tmp_path):
     assert again.fit(X, Y, validation_data=(X, Y), **arguments).history == history
 
 
-@pytest.mark.parametrize("batch_size", cases([10, 7], 7))
-@pytest.mark.parametrize("shuffle", cases([False, True, "batch"], True))
+@pytest.mark.parametrize(("shuffle", "batch_size"), cases([(True, 7), ("batch", 10)], (True, 7)))
 def test_two_replicas_train_like_one(shuffle, batch_size):
-    """K2, T16: also where the last batch of an epoch is smaller, odd, or one example for two replicas."""
+    """K2, K4, T16: also where the last batch is smaller, odd, or one example for two replicas; with weights."""
     arguments = {"batch_size": batch_size, "shuffle": shuffle, "epochs": 3, "verbose": 0, "validation_split": 0.3}
+    arguments |= {"sample_weight": np.linspace(0.1, 2, 43).astype("float32")}
     one, two = on("off"), on("mirrored2")
     assert_alike(two.fit(X[:43], Y[:43], **arguments).history, one.fit(X[:43], Y[:43], **arguments).history)
     assert two.evaluate(X, Y, batch_size=batch_size, verbose=0) == pytest.approx(
@@ -80,18 +80,3 @@ def test_a_loss_that_is_a_sum_is_one_on_two_replicas():
     ]
     for left, right in zip(*weights, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-7)
-
-
-GIVEN = {
-    "sample_weight": {"x": X, "y": Y, "sample_weight": np.linspace(0.1, 2, len(X)).astype("float32"), "batch_size": 9},
-    "class_weight": {"x": X, "y": Y, "class_weight": {0: 1.0, 1: 0.5, 2: 3.0}, "batch_size": 9},
-    "dataset": {},
-}
-
-
-@pytest.mark.parametrize("given", cases(list(GIVEN), "sample_weight"))
-def test_weights_and_batches_of_a_dataset_count_as_on_one_replica(given):
-    """K2, K4"""
-    data = GIVEN[given] or {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(9)}
-    arguments = {**data, "shuffle": False, "epochs": 2, "verbose": 0}
-    assert_alike(on("mirrored2").fit(**arguments).history, on("off").fit(**arguments).history)
