@@ -21,7 +21,7 @@ from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import TrainData
 from official_trainer.lazy import tf
-from official_trainer.tasks import accumulation, publish
+from official_trainer.tasks import accumulation, contract, publish
 from official_trainer.tasks.autograph import convert, do_not_convert, engine_function
 from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image

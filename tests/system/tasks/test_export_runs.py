@@ -8,19 +8,16 @@ import signal
 import pytest
 import tensorflow as tf
 
-from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions import Action
 from official_trainer.actions.early_stopping import EarlyStoppingConfig
-from official_trainer.config import ConfigError, ExportConfig, resolve
+from official_trainer.config import ConfigError, ExportConfig
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.config.schema import ExperimentConfig, TrainerConfig
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import export
 from tests import ROOT
 from tests.support import runs, scripted_runs, shuffled_runs, toy
-from tests.support.cases import cases
 from tests.support.chaos import disk
 from tests.support.forked import Command, run_command, trained_digits
 
@@ -76,13 +73,12 @@ def test_a_run_that_is_killed_before_its_export_exports_the_best(model_dir, monk
     assert {value.tobytes() for value in hook.seen} <= set(runs.bits(f"{model_dir}/ckpt-50").values())
 
 
-@pytest.mark.parametrize("checkpoint", cases(["latest", "best"], "best"))
-def test_the_last_line_of_a_run_says_what_was_exported(model_dir, capsys, checkpoint):
+def test_the_last_line_of_a_run_says_what_was_exported(model_dir, capsys):
     """T19: beside the best value, which may be of another step."""
     rate = "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 1.0e-30}}"
-    resolved = shuffled_runs.resolve(rate, f"trainer.export.checkpoint={checkpoint}")  # the first one stays the best
+    resolved = shuffled_runs.resolve(rate, "trainer.export.checkpoint=best")  # the first one stays the best
     run.run("toy_run", resolved, mode="train_and_eval", model_dir=model_dir)
-    assert f"at step 40, exported {checkpoint}: {model_dir}" in capsys.readouterr().out
+    assert f"at step 40, exported best: {model_dir}" in capsys.readouterr().out
 
 
 def test_a_run_without_a_best_checkpoint_exports_nothing_as_the_best(model_dir, caplog):
@@ -92,13 +88,6 @@ def test_a_run_without_a_best_checkpoint_exports_nothing_as_the_best(model_dir, 
     fix = f"official-trainer export --model_dir={model_dir} --checkpoint=best"
     assert "nothing is exported: trainer.export.checkpoint=best" in caplog.text
     assert fix in caplog.text
-
-
-def test_the_best_weights_need_a_metric(model_dir):
-    """N7: refused at once, with the field to set."""
-    what = "export.checkpoint: is 'best', and no best checkpoint is kept; set best_checkpoint_eval_metric"
-    with pytest.raises(ConfigError, match=what):
-        resolve(ExperimentConfig(trainer=TrainerConfig()), sets=["trainer.export.checkpoint=best"])
 
 
 def test_the_command_writes_beside_what_the_run_exports(model_dir):
@@ -236,13 +225,3 @@ def test_layers_are_traced_for_signatures_alone(tmp_path):
     assert value.tolist() == [[0, 0, 1], [1, 0, 0]]
     checkpoint = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
     assert runs.bits(tmp_path / "1" / "variables" / "variables") == runs.bits(checkpoint)
-
-
-@pytest.mark.parametrize("action", ["export_saved_model", "average_checkpoints, export: true"])
-def test_a_folder_of_an_action_is_no_version(action):
-    """N7: a server would serve the one with the largest number, which is no SavedModel."""
-    message = (
-        r"actions\[0\].directory: is '7', and a folder of export/ whose name is a number is a version of the model"
-    )
-    with pytest.raises(ConfigError, match=message):
-        configuration.resolve(ExperimentConfig(), sets=[f"trainer.actions=[{{type: {action}, directory: '7'}}]"])
