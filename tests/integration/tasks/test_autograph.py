@@ -8,7 +8,6 @@ from official_trainer.inputs import from_arrays
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from tests.support import toy
-from tests.support.cases import full
 
 
 @pytest.fixture
@@ -71,12 +70,11 @@ class BranchingTrainer(Trainer):
         return (features, labels), logs
 
 
-@pytest.mark.parametrize("strategy", [full("off"), "mirrored1"])
-def test_users_may_branch_on_tensors_in_all_that_they_define(strategy):
+def test_users_may_branch_on_tensors_in_all_that_they_define():
     """T3, T4: steps, losses and what a Trainer of one's own reads; in the threads of replicas too."""
     numbers = []
     for task_cls, trainer_cls in ((Branching, BranchingTrainer), (toy.ToyTask, Trainer)):
-        trainer = toy.build(task_cls=task_cls, trainer_cls=trainer_cls, strategy=strategy)
+        trainer = toy.build(task_cls=task_cls, trainer_cls=trainer_cls, strategy="mirrored1")
         logs = trainer.train(3)
         numbers.append([float(logs["training_loss"]), float(trainer.evaluate(-1)["validation_loss"])])
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-5)
@@ -84,13 +82,7 @@ def test_users_may_branch_on_tensors_in_all_that_they_define(strategy):
 
 @pytest.mark.parametrize(
     ("task_cls", "strategy", "fields"),
-    [
-        (InBlocks, "off", {}),
-        (toy.ToyTask, "mirrored2", {"gradient_accumulation_steps": 5}),
-        full((toy.ToyTask, "off", {})),
-        full((toy.ToyTask, "mirrored2", {})),
-        full((toy.ToyTask, "off", {"gradient_accumulation_steps": 2})),
-    ],
+    [(InBlocks, "off", {}), (toy.ToyTask, "mirrored2", {"gradient_accumulation_steps": 5})],
 )
 def test_no_function_of_the_engine_is_rewritten(rewritten, task_cls, strategy, fields):
     """T3: rewriting takes a tenth of a second for each function, before the first step of every run."""

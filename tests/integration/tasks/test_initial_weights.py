@@ -1,6 +1,7 @@
 """What a model of Keras 3 starts from, whatever wrote it: all of it, or nothing and a report by names."""
 
 import importlib.util
+import json
 import re
 import shutil
 import zipfile
@@ -19,7 +20,6 @@ from official_trainer.errors import ExitCode
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.task import Task
-from tests.support.keras3 import presets
 
 BATCH = np.random.RandomState(0).randn(5, 4).astype("float32")
 SOURCES = ("ckpt-1", "some.weights.h5", "some.keras", "h5 of another name", "keras of another name", "saved_model")
@@ -54,6 +54,50 @@ def build(*, classes=3, rank=0, added=0):
     return model
 
 
+# A backbone and a task in the layout of KerasHub, from plain Keras: their presets have its files.
+
+
+class TinyBackbone(keras.Model):
+    """Two layers, as a functional model."""
+
+    def __init__(self, size=4, **options):
+        given = keras.Input([4], name="numbers")
+        hidden = keras.layers.Dense(size, "tanh", name="dense")(given)
+        super().__init__(given, keras.layers.LayerNormalization(name="norm")(hidden), **options)
+
+
+class TinyClassifier(keras.Model):
+    """A backbone and a head; the backbone's values are not among those that are saved of the task."""
+
+    def __init__(self, backbone, classes=3):
+        super().__init__(backbone.input, keras.layers.Dense(classes, name="logits")(backbone.output))
+        self.backbone = backbone
+
+
+def tiny():
+    return TinyClassifier(TinyBackbone(name="tiny_backbone"))
+
+
+def save_preset(model, folder, *, with_head):
+    """Writes what `save_to_preset` writes of a task, or of its backbone alone."""
+    folder.mkdir()
+    describe(model.backbone, folder / "config.json")
+    model.backbone.save_weights(folder / "model.weights.h5")
+    if with_head:
+        describe(model, folder / "task.json")
+        model.save_weights(folder / "task.weights.h5")
+        with h5py.File(folder / "task.weights.h5", "a") as file:  # KerasHub skips the layers of the backbone
+            for name in [name for name in file["layers"] if name != "dense_1"]:
+                del file["layers"][name]
+
+
+def describe(model, path):
+    kind = type(model).__name__
+    path.write_text(
+        json.dumps({"class_name": kind, "module": "keras_hub.src.tiny", "registered_name": f"keras_hub>{kind}"})
+    )
+
+
 def trained(model):
     for number, weight in enumerate(model.weights):
         weight.assign(tf.abs(tf.random.stateless_normal(weight.shape, [number, 1])))
@@ -70,11 +114,11 @@ def places(tmp_path_factory):
     (folder / "h5 of another name").write_bytes((folder / "some.weights.h5").read_bytes())
     (folder / "keras of another name").write_bytes((folder / "some.keras").read_bytes())
     export.save(str(folder / "saved_model"), Ours(TaskConfig()), model, step=1)
-    trained(presets_model := presets.build())
-    presets.save(presets_model, folder / "backbone", with_head=False)
-    presets.save(presets_model, folder / "task", with_head=True)
+    trained(preset := tiny())
+    save_preset(preset, folder / "backbone", with_head=False)
+    save_preset(preset, folder / "task", with_head=True)
     tf.train.Checkpoint(model=old_model()).write(str(folder / "old-1"))
-    return folder, model(BATCH).numpy(), presets_model(BATCH).numpy()
+    return folder, model(BATCH).numpy(), preset(BATCH).numpy()
 
 
 def old_model():
@@ -243,15 +287,15 @@ def test_a_task_may_read_a_file_in_its_own_way(tmp_path):
 def test_a_preset_gives_the_backbone_its_weights_and_one_of_a_task_the_head_too(places):
     """N39: config.json says which layer of the model is the backbone."""
     folder, _, outputs = places
-    model = presets.build()
+    model = tiny()
     message = refused(model, folder / "backbone")
     assert "missing: in the program, not in the checkpoint (2)" in message and "model/logits/kernel" in message
     assert begin(model, folder / "backbone", init_checkpoint_allow_missing=["logits/*"]).restored == 4
-    model = presets.build()
+    model = tiny()
     found = begin(model, folder / "task")
     assert (found.restored, found.variables) == (6, 6)
     np.testing.assert_array_equal(model(BATCH).numpy(), outputs)
-    assert begin(presets.TinyBackbone(), folder / "task").restored == 4
+    assert begin(TinyBackbone(), folder / "task").restored == 4
 
 
 def test_a_preset_of_another_model_says_what_is_needed(places, monkeypatch):
@@ -270,11 +314,11 @@ def test_a_preset_of_another_model_says_what_is_needed(places, monkeypatch):
 def test_a_preset_that_cannot_be_read_is_told(places, tmp_path):
     """N40: two layers of the class that config.json names, or weights in several files."""
     given = keras.Input([4])
-    both = keras.ops.add(presets.TinyBackbone(name="one")(given), presets.TinyBackbone(name="two")(given))
+    both = keras.ops.add(TinyBackbone(name="one")(given), TinyBackbone(name="two")(given))
     message = refused(keras.Model(given, both), places[0] / "backbone")
     assert "is of a TinyBackbone, and the model has 2 layers of that class" in message
     (tmp_path / "model.weights.json").write_text("{}")
-    assert "holds weights in several files, which are not read" in refused(presets.build(), tmp_path)
+    assert "holds weights in several files, which are not read" in refused(tiny(), tmp_path)
 
 
 def test_names_of_another_checkpoint_are_mapped(places):

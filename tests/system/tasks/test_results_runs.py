@@ -148,9 +148,7 @@ def test_own_results_say_which_checkpoint_is_the_best(tmp_path, capsys):
     assert committed_steps(str(tmp_path / "best")) == (40,)
 
 
-@pytest.mark.parametrize(
-    ("step", "before_row"), cases([(step, before) for step in (40, 60) for before in (True, False)], (40, True))
-)
+@pytest.mark.parametrize(("step", "before_row"), cases([(40, True), (60, False)], (40, True)))
 def test_a_restart_compares_with_the_best_of_an_earlier_process(tmp_path, monkeypatch, step, before_row):
     """B13: the numbers of the best checkpoint are what is left of it, and the rule gets no more in any process."""
     actions = (EarlyStoppingConfig(monitor="quality", patience=3), CheckpointConfig(monitor="quality", max_to_keep=1))
