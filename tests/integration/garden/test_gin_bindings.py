@@ -246,15 +246,8 @@ def test_leaving_the_bindings_out_is_refused_before_tensorflow(ten_steps):
     with pytest.raises(ConfigChangeError) as caught:
         run.check_startable(job)
     assert "  gin toy_units.units: 4 -> not bound\n" in str(caught.value)
-    assert "add --gin_params 'toy_units.units = 4'" in str(caught.value)
-
-
-def test_the_way_back_that_is_named_works(ten_steps):
-    """T17, N9: pasted as it is, it binds what the run had."""
-    with pytest.raises(ConfigChangeError) as caught:
-        do(ten_steps, "toy_units.units = 5")
-    back = re.search(r"--gin_params '(.*?)'", str(caught.value))[1]
-    with gin_bindings.in_force(gin_bindings.read((), ["toy_units.units = 5", back])):
+    back = re.search(r"add --gin_params '(.*?)'", str(caught.value))[1]
+    with gin_bindings.in_force(gin_bindings.read((), [back])):  # pasted as it is, it binds what the run had
         assert gin.query_parameter("toy_units.units") == 4
 
 
@@ -308,20 +301,11 @@ def test_files_are_named_with_the_line(tmp_path, monkeypatch):
     assert "--gin_file=none.gin: gin: Unable to open file: none.gin" in refused(files=["none.gin"])
 
 
-@pytest.mark.parametrize("where", ["home", "package", "search path"])
-def test_where_files_are_looked_up(where, tmp_path, monkeypatch):
-    """T17: `~`, packages and gin's own search paths."""
-    folder = tmp_path / "gin_package"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    (folder / "a.gin").write_text("toy_names.first = 1\n")
-    name = {"home": "~/gin_package/a.gin", "package": "gin_package/a.gin", "search path": "a.gin"}[where]
+def test_a_file_in_the_home_directory(tmp_path, monkeypatch):
+    """T17: `~`, which gin itself does not know."""
+    (tmp_path / "a.gin").write_text("toy_names.first = 1\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    if where == "package":
-        monkeypatch.syspath_prepend(tmp_path)
-    if where == "search path":
-        monkeypatch.setattr(gin.config, "_LOCATION_PREFIXES", ["", str(folder)])
-    with gin_bindings.in_force(gin_bindings.read([name], ())):
+    with gin_bindings.in_force(gin_bindings.read(["~/a.gin"], ())):
         assert toy_names() == (1, "b")
 
 

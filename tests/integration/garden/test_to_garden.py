@@ -19,7 +19,7 @@ from official_trainer.program import run_experiment as driver
 from official_trainer.program.run_experiment import ArgumentError, run_experiment
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
-from tests.support.cases import cases
+from tests.support.cases import full
 from tests.support.garden.driver import (
     _untouched_process,  # noqa: F401
     call,
@@ -45,16 +45,11 @@ def test_the_signature_is_model_gardens():
 
 @pytest.mark.parametrize(
     ("mode", "run_post_eval", "has_results"),
-    cases(
-        [
-            ("train", False, False),
-            ("train", True, True),
-            ("train_and_eval", False, False),
-            ("train_and_eval", True, True),
-            ("train_and_post_eval", False, True),
-        ],
+    [
         ("train", True, True),
-    ),
+        full(("train_and_eval", False, False)),
+        full(("train_and_post_eval", False, True)),
+    ],
 )
 def test_returns_the_model_and_the_last_evaluation_if_asked(tmp_path, mode, run_post_eval, has_results):
     """T10: as theirs, but that an evaluation of the last step is not made twice."""
@@ -135,15 +130,15 @@ def test_a_trainer_of_the_caller_is_used_and_left_as_it_was(tmp_path):
     assert exporter.best_ckpt_logs["accuracy"] is not None
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_async_checkpointing_is_as_the_argument_says(tmp_path, is_async, monkeypatch):
+def test_async_checkpointing_is_as_the_argument_says(tmp_path, monkeypatch):
     """The engine's default is in the background; theirs is not."""
     asked = []
     monkeypatch.setattr(
         driver.train, "train", lambda job, stop, is_whole_command: asked.append(job.config.trainer) or {}
     )
-    call(tmp_path, enable_async_checkpointing=is_async)
-    assert asked[0].async_checkpoint == is_async
+    for is_async in (False, True):
+        call(tmp_path, enable_async_checkpointing=is_async)
+    assert [trainer.async_checkpoint for trainer in asked] == [False, True]
 
 
 def test_the_model_is_built_under_a_strategy_of_the_caller(tmp_path, capsys):
@@ -171,29 +166,21 @@ class Controller(orbit.Controller):
     """A controller of the caller's."""
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        (
-            {"controller_cls": Controller},
-            ArgumentError,
-            r"controller_cls=Controller: there is no orbit.Controller here",
-        ),
-        (
-            {"mode": "train_and_evaluate"},
-            ModeError,
-            r"no such mode; did you mean train_and_eval or train_and_post_eval\?",
-        ),
-        ({"mode": "predict"}, ArgumentError, r"mode predict has no arguments here; .* train --mode=predict"),
-        ({"model_dir": ""}, ArgumentError, r"model_dir is ''; name the directory of the run"),
-        ({"params": {"trainer": {}}}, ArgumentError, r"params is a dict; it must be an ExperimentConfig"),
-    ],
-)
-def test_what_cannot_mean_anything_is_refused(tmp_path, options, error, message):
+MEANINGLESS = [
+    ({"controller_cls": Controller}, r"controller_cls=Controller: there is no orbit.Controller here"),
+    ({"mode": "train_and_evaluate"}, r"no such mode; did you mean train_and_eval or train_and_post_eval\?"),
+    ({"mode": "predict"}, r"mode predict has no arguments here; .* train --mode=predict"),
+    ({"model_dir": ""}, r"model_dir is ''; name the directory of the run"),
+    ({"params": {"trainer": {}}}, r"params is a dict; it must be an ExperimentConfig"),
+]
+
+
+def test_what_cannot_mean_anything_is_refused(tmp_path):
     """N7: at once, with what to do instead."""
-    arguments = {"task": GardenTask(params_of().task), "mode": "train", "params": params_of(), **options}
-    with pytest.raises(error, match=message):
-        run_experiment(**{"distribution_strategy": None, "model_dir": str(tmp_path / "run"), **arguments})
+    for options, message in MEANINGLESS:
+        arguments = {"task": GardenTask(params_of().task), "mode": "train", "params": params_of(), **options}
+        with pytest.raises((ArgumentError, ModeError), match=message):
+            run_experiment(**{"distribution_strategy": None, "model_dir": str(tmp_path / "run"), **arguments})
     assert not (tmp_path / "run").exists()
 
 
@@ -214,19 +201,19 @@ def test_a_strategy_of_several_processes_is_refused(tmp_path, monkeypatch):
         call(tmp_path, strategy=strategy)
 
 
-@pytest.mark.parametrize(
-    ("trainer", "message"),
-    [
-        ({"train_steps": 0}, r"trainer.train_steps: is 0, so there is nothing to train"),
-        ({"checkpoint_interval": 0}, r"trainer.checkpoint_interval: must be at least 1, got 0"),
-        ({"validation_interval": -1}, r"trainer.validation_interval: must be at least 1, got -1"),
-        ({"validation_steps": 0}, r"trainer.validation_steps: must be -1 \(all data\) or at least 1"),
-    ],
-)
-def test_wrong_values_are_refused_before_anything_is_built(tmp_path, trainer, message):
+WRONG = [
+    ({"train_steps": 0}, r"trainer.train_steps: is 0, so there is nothing to train"),
+    ({"checkpoint_interval": 0}, r"trainer.checkpoint_interval: must be at least 1, got 0"),
+    ({"validation_interval": -1}, r"trainer.validation_interval: must be at least 1, got -1"),
+    ({"validation_steps": 0}, r"trainer.validation_steps: must be -1 \(all data\) or at least 1"),
+]
+
+
+def test_wrong_values_are_refused_before_anything_is_built(tmp_path):
     """N7: values that theirs takes and then does nothing with, or loops for ever."""
-    with pytest.raises(ConfigError, match=message):
-        call(tmp_path / "run", params=params_of(**trainer))
+    for trainer, message in WRONG:
+        with pytest.raises(ConfigError, match=message):
+            call(tmp_path / "run", params=params_of(**trainer))
     assert not (tmp_path / "run").exists()
 
 
