@@ -1,22 +1,31 @@
-"""Jobs as schedulers get them, in files that people read: `launch/examples/`; other cases, `tests/data/rendered/`.
+"""Jobs as schedulers get them, in files that people read: `launch/examples/`, what the commands of `launch/README.md`
+print; other cases, `tests/data/rendered/`.
 
 `python -m tests.support.launch.rendered` writes them anew, after a change that is meant; the difference is the review.
 """
 
+import contextlib
 import dataclasses
+import re
+import shlex
+import sys
+from pathlib import Path
 
 import yaml
 
 from official_trainer import config
-from official_trainer.launch.spec import training_job
+from official_trainer.cli import flags
+from official_trainer.launch import submit, targets
+from official_trainer.launch.spec import Code, in_copy, training_job
 from official_trainer.launch.targets.kubernetes import Kubernetes
 from official_trainer.launch.targets.kubernetes_profile import KubernetesProfile
 from official_trainer.launch.targets.tpu import CloudTpu
 from official_trainer.launch.targets.tpu_profile import TpuProfile
+from official_trainer.launch.verbs import launch
 from tests import ROOT
-from tests.support.launch import examples
 
-FOLDER = ROOT / "tests" / "data" / "rendered"
+FOLDER, EXAMPLES = ROOT / "tests" / "data" / "rendered", ROOT / "launch" / "examples"
+WORKSPACE = "/shared/workspace"
 IMAGE = "image: registry.example.com/trainer:1\n"
 RUN = "gs://bucket/digits"
 NAME = "digits-1a2b3c4d"
@@ -108,27 +117,58 @@ def manifest_of(text, *words, **changes):
     return yaml.safe_load(file)
 
 
-def texts():
+def commands():
+    """Returns the words after `official-trainer launch` of each command in the README."""
+    lines = re.findall(r"^official-trainer launch (.*)$", (ROOT / "launch/README.md").read_text(), flags=re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def examples():
+    """Returns each example by its file name, `PROFILE.suffix`, or `PROFILE.FILE` for one of several."""
+    shown = {}
+    with contextlib.chdir(ROOT):
+        for words in commands():
+            if words[0] != launch.LOCAL:
+                name, files = _example(words)
+                for file, text in files.items():
+                    end = Path(file).suffix if len(files) == 1 else f".{file}"
+                    shown[name + end] = text.replace(sys.executable, f"{WORKSPACE}/.venv/bin/python")
+    return shown
+
+
+def _example(words):
+    """Returns the profile's name and what the engine gets, as in a workspace at WORKSPACE."""
+    parser = flags.Parser("launch", usage="", description="")
+    launch.add_flags(parser)
+    arguments = parser.read(words)
+    arguments.home = None
+    engine, job = submit.checked(arguments, targets.get(arguments.target))
+    job = dataclasses.replace(job, cwd=WORKSPACE)
+    if engine.copies_code:
+        folder = f"{WORKSPACE}/launches/{job.name}/code-0123456789ab"
+        job = in_copy(job, Code(commit="0123456789ab" * 3 + "0123", workspace=WORKSPACE, folder=folder), [])
+    assert not [*engine.problems(job)]
+    return Path(arguments.profile).stem, engine.render(job).files
+
+
+def others():
     """Returns the files by name, without what `launch/examples/` shows too."""
-    targets = {
+    engines = {
         f"{name}.yaml": Kubernetes(profile_of(text)) for name, text in KUBERNETES.items() if name != "jobset-tpu"
     }
-    targets["tpu-pod.startup.sh"] = CloudTpu(profile_of(TPU_POD, TpuProfile))
-    found = {}
-    for name, target in targets.items():
-        (found[name],) = target.render(job_for(target.profile)).files.values()
-    return found
+    engines["tpu-pod.startup.sh"] = CloudTpu(profile_of(TPU_POD, TpuProfile))
+    return {name: "".join(engine.render(job_for(engine.profile)).files.values()) for name, engine in engines.items()}
 
 
 def expected():
     """Returns every file that is kept, by its path."""
-    sources = {examples.FOLDER: examples.texts(), FOLDER: texts()}
-    return {folder / name: text for folder, found in sources.items() for name, text in found.items()}
+    sources = {EXAMPLES: examples(), FOLDER: others()}
+    return {folder / name: text for folder, texts in sources.items() for name, text in texts.items()}
 
 
 def kept():
     """Returns the paths of the files that are there."""
-    return {path for folder in (examples.FOLDER, FOLDER) for path in folder.iterdir() if path.is_file()}
+    return {path for folder in (EXAMPLES, FOLDER) for path in folder.iterdir() if path.is_file()}
 
 
 if __name__ == "__main__":

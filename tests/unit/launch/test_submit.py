@@ -115,13 +115,6 @@ def test_several_files_are_shown_with_their_names(workspace, capfd, monkeypatch)
     assert "writes a.sh and b.sh to launches/" in err
 
 
-def test_showing_imports_no_tensorflow(workspace):
-    boot = f"{BOOT}assert cli.main() == 0\nassert not {{'tensorflow', 'numpy'}} & set(sys.modules)"
-    command = [sys.executable, "-c", boot, str(ROOT), "launch", "scripted", "--workers=2", "digits_mlp"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_job_is_submitted_with_a_record(workspace, capfd):
     """N20: the scheduler gets its words as they are, in the folder of the job; only its owner reads what is there."""
     assert launch("--submit", "--workers=2", "--", "digits_mlp", "--model_dir=run") == 0

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import re
 
 import pytest
 import yaml
@@ -19,8 +20,7 @@ from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.kubernetes_fragments import merged
 from official_trainer.launch.targets.rendering import dump_yaml
 from tests.support.launch import rendered
-from tests.support.launch.controllers import ALL, ALL_COUNTED, ALONE, FAILED, Controllers
-from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, profile_of
+from tests.support.launch.rendered import IMAGE, job_for, profile_of
 
 manifest_of = functools.cache(rendered.manifest_of)
 SERVERS = f"{IMAGE}\nworkers: 2\nps: 1"
@@ -46,35 +46,80 @@ def problems_of(text, *words, **changes):
 # What is rendered.
 
 
-def test_the_pods_of_a_job_are_restricted():
-    """N20: the level `restricted` of Kubernetes' Pod Security Standards, in each pod of each profile."""
-    for text in KUBERNETES.values():
-        for job in replicated(manifest_of(text)).values():
-            pod = job["template"]["spec"]
-            context = pod["securityContext"]
-            assert context["runAsNonRoot"] is True and context["seccompProfile"] == {"type": "RuntimeDefault"}
-            assert context.get("runAsUser") != 0
-            for container in pod["containers"]:
-                rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-                assert container["securityContext"] == rights
+ALONE, ALL, ALL_COUNTED, FAILED = "another pod", "all again", "all again, which counts", "the job has failed"
 
 
-def test_each_pod_finds_its_place():
-    """N20: the names of JobSet; Kubernetes puts in the number of the pod."""
-    for role, container in ((role, container_of(manifest_of(SERVERS), role)) for role in ("chief", "worker", "ps")):
-        index, given = container["env"][:2]
-        annotation = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-        assert index == {"name": "OFFICIAL_TRAINER_INDEX", "valueFrom": {"fieldRef": {"fieldPath": annotation}}}
-        name = "digits-1a2b3c4d"
-        addresses = {
-            other: [f"{name}-{other}-0-{number}.{name}:2222" for number in range(count)]
-            for other, count in (("chief", 1), ("worker", 2), ("ps", 1))
-        }
-        text = given["value"].replace("$(OFFICIAL_TRAINER_INDEX)", "0")
-        assert (given["name"], yaml.safe_load(text)) == (
-            "TF_CONFIG",
-            {"cluster": addresses, "task": {"type": role, "index": 0}},
+class Controllers:
+    """What two controllers make of pods that have ended: Kubernetes' own for each Job, then JobSet's for all of them.
+
+    Written after their sources, `pkg/controller/job/pod_failure_policy.go` of Kubernetes 1.34 and
+    `pkg/controllers/failure_policy.go` of JobSet 0.12, with their messages. `restarts` says how often all have been
+    restarted; `counted` of them count.
+    """
+
+    def __init__(self, manifest, matched="matching"):
+        """Takes the object, and a word of the Job controller's message, which another version could change."""
+        self._name, self._policy = manifest["metadata"]["name"], manifest["spec"]["failurePolicy"]
+        self._jobs = {job["name"]: job["template"]["spec"] for job in manifest["spec"]["replicatedJobs"]}
+        self._matched = matched
+        self._failures = dict.fromkeys(self._jobs, 0)
+        self.restarts = self.counted = 0
+
+    def end(self, *ends):
+        """Returns what follows from pods that end at the same time: role, exit code, and whether it was evicted."""
+        failed = {}
+        for role, code, is_evicted in ends:
+            found = self._of_job(role, code, is_evicted)
+            if found and role not in failed:
+                failed[role] = found
+        return self._of_jobset(failed) if failed else ALONE
+
+    def _of_job(self, role, code, is_evicted):
+        """Returns the reason and message with which a Job fails; None if it makes another pod."""
+        job, pod = self._jobs[role], f"default/{self._name}-{role}-0-0-abcde"
+        for index, rule in enumerate(job["podFailurePolicy"]["rules"]):
+            how = self._matches(rule, pod, code, is_evicted)
+            if how and rule["action"] == "Ignore":
+                return None
+            if how and rule["action"] == "FailJob":
+                return "PodFailurePolicy", f"{how} {self._matched} FailJob rule at index {index}"
+        self._failures[role] += 1
+        if self._failures[role] > job["backoffLimit"]:
+            return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+        return None
+
+    def _matches(self, rule, pod, code, is_evicted):
+        codes = rule.get("onExitCodes")
+        if codes and code in codes["values"]:
+            return f"Container {codes['containerName']} for pod {pod} failed with exit code {code}"
+        for condition in rule.get("onPodConditions", ()):
+            if is_evicted and (condition["type"], condition["status"]) == ("DisruptionTarget", "True"):
+                return f"Pod {pod} has condition DisruptionTarget"
+        return None
+
+    def _of_jobset(self, failed):
+        actions = (
+            rule["action"] for rule in self._policy["rules"] if any(_applies(rule, *each) for each in failed.items())
         )
+        action = next(actions, "RestartJobSet")
+        counts = action == "RestartJobSet"
+        if action == "FailJobSet" or (counts and self.counted >= self._policy["maxRestarts"]):
+            return FAILED
+        assert counts or action == "RestartJobSetAndIgnoreMaxRestarts", action
+        self.restarts += 1
+        self.counted += counts
+        self._failures = dict.fromkeys(self._jobs, 0)  # every Job is made anew
+        return ALL_COUNTED if counts else ALL
+
+
+def _applies(rule, role, failure):
+    reason, message = failure
+    patterns, targets = rule.get("onJobFailureMessagePatterns", ()), rule.get("targetReplicatedJobs", ())
+    return (
+        reason in rule.get("onJobFailureReasons", (reason,))
+        and (not patterns or any(re.search(pattern, message) for pattern in patterns))
+        and (not targets or role in targets)
+    )
 
 
 WORKERS = f"{IMAGE}\nworkers: 3\nmax_restarts: 2\nevaluator: true"
@@ -85,20 +130,19 @@ NOT_COUNTED = [(ExitCode.PREEMPTED, True), (137, True), (ExitCode.PREEMPTED, Fal
 COUNTED = (134, 137, 139, 127)
 
 
-def test_an_eviction_and_what_a_restart_mends_use_up_no_restart():
-    """N20: a spot node may be taken away any number of times; those that train together restart together."""
+def test_what_uses_up_restarts():
+    """N20: those that train together restart together; out of memory or a crash counts, a lost spot node does not."""
     for (text, role), (code, is_evicted) in itertools.product(TOGETHER, NOT_COUNTED):
         job = Controllers(manifest_of(text))
         assert {job.end((role, code, is_evicted)) for _ in range(50)} == {ALL}, (role, code)
         assert (job.restarts, job.counted) == (50, 0)
-
-
-def test_what_kills_a_process_uses_up_restarts():
-    """N20: a process that is out of memory, or crashes, would be again."""
     for (text, role), code in itertools.product(TOGETHER, COUNTED):
         job = Controllers(manifest_of(text))
         ends = [job.end((role, code, False)), job.end((role, ExitCode.RETRY, False)), job.end((role, code, False))]
         assert [*ends, job.end((role, code, False))] == [ALL_COUNTED, ALL, ALL_COUNTED, FAILED], (role, code)
+    job = Controllers(manifest_of(SERVED))  # what follows from an eviction is no failure either
+    assert job.end(("ps", 143, True), ("chief", ExitCode.RETRY, False), ("worker", ExitCode.RETRY, False)) == ALL
+    assert job.counted == 0
 
 
 def test_a_final_exit_code_ends_a_job_for_good():
@@ -110,39 +154,21 @@ def test_a_final_exit_code_ends_a_job_for_good():
         assert Controllers(manifest).end(*others, (role, code, False)) == FAILED, (role, code)
 
 
-def test_an_evaluator_never_ends_the_training():
-    """N20: whatever its exit code is; Kubernetes makes another pod, later each time."""
-    ends = [(code, is_evicted) for code in (*FINAL_CODES, *COUNTED, 75, 143) for is_evicted in (False, True)]
+def test_who_restarts_alone():
+    """N20, N21: an evaluator, always; a worker of parameter servers or of a sweep, until its restarts are used up."""
     for text in (WORKERS, SERVED):
         job = Controllers(manifest_of(text))
-        assert {job.end(("evaluator", *end)) for end in ends * 10} == {ALONE}
-        assert job.restarts == 0
-
-
-def test_a_worker_of_parameter_servers_restarts_alone():
-    """N20: the chief goes on without it; once it has used its restarts up, the job has failed."""
-    job = Controllers(manifest_of(SERVED))
-    assert {job.end(("worker", *end)) for end in NOT_COUNTED * 10} == {ALONE}
-    assert [job.end(("worker", 137, False)) for _ in range(3)] == [ALONE, ALONE, FAILED]
-    assert job.restarts == 0
-
-
-def test_the_workers_of_a_sweep_restart_alone():
-    """N21: an eviction of one leaves the others alone."""
+        for end in itertools.product((*FINAL_CODES, *COUNTED, 75, 143), (False, True)):
+            assert {job.end(("evaluator", *end)) for _ in range(10)} == {ALONE}
     profile = profile_of(f"{IMAGE}\nworkers: 3\nmax_restarts: 2")
-    job = dataclasses.replace(shared_job(3, ["sweep", "digits_mlp", "--join"], grace_seconds=30), name="x-1")
-    (text,) = Kubernetes(profile).render(job).files.values()
-    job = Controllers(yaml.safe_load(text))
-    assert {job.end(("worker", *end)) for end in NOT_COUNTED * 10} == {ALONE}
-    assert [job.end(("worker", 137, False)) for _ in range(3)] == [ALONE, ALONE, FAILED]
-    assert Controllers(yaml.safe_load(text)).end(("worker", ExitCode.DATA, False)) == FAILED
-
-
-def test_what_follows_from_an_eviction_is_no_failure_either():
-    """N20: the others end with 75 or 143, in Jobs of their own."""
-    job = Controllers(manifest_of(SERVED))
-    assert job.end(("ps", 143, True), ("chief", ExitCode.RETRY, False), ("worker", ExitCode.RETRY, False)) == ALL
-    assert job.counted == 0
+    sweep = dataclasses.replace(shared_job(3, ["sweep", "digits_mlp", "--join"], grace_seconds=30), name="x-1")
+    (text,) = Kubernetes(profile).render(sweep).files.values()
+    for manifest in (manifest_of(SERVED), yaml.safe_load(text)):
+        job = Controllers(manifest)
+        assert {job.end(("worker", *end)) for end in NOT_COUNTED * 10} == {ALONE}
+        assert [job.end(("worker", 137, False)) for _ in range(3)] == [ALONE, ALONE, FAILED]
+        assert job.restarts == 0
+        assert Controllers(manifest).end(("worker", ExitCode.DATA, False)) == FAILED
 
 
 def test_with_other_messages_of_kubernetes_restarts_have_a_limit():
@@ -300,26 +326,6 @@ def test_how_a_fragment_is_merged():
         before = copy.deepcopy((section, fragment))
         assert merged(section, fragment) == result
         assert (section, fragment) == before
-
-
-def test_fragments_are_in_the_object():
-    """N20: `pod` in every pod of every role, `job` in the JobSet; and all checks of the object hold."""
-    manifest = manifest_of(KUBERNETES["jobset-fragments"])
-    assert set(replicated(manifest)) == {"worker", "evaluator"}
-    for template in (job["template"] for job in replicated(manifest).values()):
-        spec = template["spec"]
-        (container,) = spec["containers"]
-        assert template["metadata"]["annotations"] == {"gke-gcsfuse/volumes": "true"}
-        assert [volume["name"] for volume in spec["volumes"]] == ["claim-0", "scratch"]
-        assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/data", "/scratch"]
-        assert container["envFrom"] == [{"configMapRef": {"name": "proxy"}}] and container["env"]
-        assert spec["securityContext"]["runAsUser"] == 4711 and spec["securityContext"]["runAsNonRoot"] is True
-    exclusive = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-    assert manifest["metadata"]["annotations"] == {exclusive: "cloud.google.com/gke-nodepool"}
-    worker, evaluator = manifest["spec"]["replicatedJobs"]
-    assert worker["template"]["spec"]["activeDeadlineSeconds"] == 86400
-    assert "activeDeadlineSeconds" not in evaluator["template"]["spec"]
-    assert [rule["name"] for rule in manifest["spec"]["failurePolicy"]["rules"]] == ["final", "again", "late"]
 
 
 WRONG_FRAGMENTS = (

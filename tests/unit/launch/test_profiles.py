@@ -15,8 +15,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
 from official_trainer.launch.job_spec import PLACEHOLDER
 from tests import ROOT
-from tests.support.launch import examples, rendered
-from tests.support.processes.local_jobs import LocalJob
+from tests.support.launch import rendered
 from tests.support.workspace import copy_workspace
 
 PACKAGE = ROOT / "official_trainer"
@@ -31,24 +30,20 @@ def test_files_are_as_people_have_read_them():
 
 
 def test_every_profile_has_a_command_and_every_target_a_profile():
-    named = [next((word for word in words if "--pro" in word), words[0]) for words in examples.commands()]
+    named = [next((word for word in words if "--pro" in word), words[0]) for words in rendered.commands()]
     assert {f"{word.removeprefix('--profile=')}.yaml" for word in named} == {"local.yaml", *PROFILES}
-    assert {words[0] for words in examples.commands()} == {"local", *targets.names()}
+    assert {words[0] for words in rendered.commands()} == {"local", *targets.names()}
     table = (ROOT / "launch/README.md").read_text()
     assert all(f"| `{name}` |" in table for name in PROFILES)
 
 
-@pytest.mark.parametrize("words", examples.commands(), ids=[words[0] for words in examples.commands()])
-@pytest.mark.parametrize("is_new", [False, True])
-def test_every_command_works(words, is_new, tmp_path, monkeypatch, capfd):
-    """As it stands, in the repository and in a workspace that `init` has written; nothing is submitted."""
+@pytest.mark.parametrize("words", rendered.commands(), ids=[words[0] for words in rendered.commands()])
+def test_every_command_works(words, tmp_path, monkeypatch, capfd):
+    """In a workspace that `init` has written, whose README has it; nothing is submitted."""
     folder = tmp_path / "ws"
-    if is_new:
-        assert cli.main(["init", str(folder)]) == 0
-        words = [word.replace("digits_cnn", "my_experiment") for word in words]
-        assert shlex.join(words) in (folder / "launch/README.md").read_text()
-    else:
-        copy_workspace(folder, "experiments", "launch")
+    assert cli.main(["init", str(folder)]) == 0
+    words = [word.replace("digits_cnn", "my_experiment") for word in words]
+    assert shlex.join(words) in (folder / "launch/README.md").read_text()
     # The tests' folder is below one that each node has for itself, and it has no pyproject.toml.
     for name, line in (("slurm", "node_local: []"), ("tpu", "install: [official-trainer]")):
         profile = folder / f"launch/{name}.yaml"
@@ -61,7 +56,7 @@ def test_every_command_works(words, is_new, tmp_path, monkeypatch, capfd):
     assert not (folder / "launches").exists()
 
 
-@pytest.mark.parametrize("words", [words for words in examples.commands() if words[0] in ("kubernetes", "tpu")])
+@pytest.mark.parametrize("words", [words for words in rendered.commands() if words[0] in ("kubernetes", "tpu")])
 def test_a_profile_is_not_submitted_as_it_was_copied(words, tmp_path, monkeypatch, capfd):
     """N20: the file and the line of each value that is the user's to write."""
     copy_workspace(tmp_path, "experiments", "launch")
@@ -73,18 +68,6 @@ def test_a_profile_is_not_submitted_as_it_was_copied(words, tmp_path, monkeypatc
     left = [number for number, line in enumerate(lines, 1) if PLACEHOLDER in line]
     assert left and all(re.search(rf"launch/{name}.yaml:{number}: .* is a placeholder, got", said) for number in left)
     assert not Path("launches").exists()
-
-
-def test_the_local_command_trains(tmp_path):
-    """The README's command with fewer steps: two workers train as one."""
-    (words,) = [words for words in examples.commands() if words[0] == "local"]
-    words = [word.replace("runs/local", f"{tmp_path}/run") for word in words]
-    with LocalJob(
-        [*words[1:], "--config_file=configs/smoke/digits_cnn.yaml"], cwd=ROOT, folder=tmp_path / "job"
-    ) as job:
-        assert job.wait() == 0, job.output
-        assert "[worker 0]" in job.out and "[worker 1]" in job.out and "finished at step 20" in job.out
-    assert (tmp_path / "run" / "ckpt-20.index").exists()
 
 
 def test_comments_say_what_to_change():
