@@ -443,7 +443,7 @@ TESTED_THROUGH = {
     "system/distributed/test_multi_worker.py": "engine/consistency runs/worker",
     "system/engine/test_trainer_in_hand.py": "inputs/in_hand",
     "system/formats/test_writing.py": "formats/convert formats/readers",
-    "system/launch/test_profiles.py": "launch/job_spec",
+    "unit/launch/test_profiles.py": "launch/job_spec",
     "system/processes/test_forked.py": "processes/training_imports",
     "system/processes/test_local.py": "processes/attempt processes/job processes/output processes/signals",
     "system/program/test_program_keras3.py": "program/keras_fit/keras3",

@@ -2,8 +2,6 @@ import errno
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -41,17 +39,6 @@ def test_text_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))
     files.write_text_atomically(str(tmp_path / "x"), "text")
     assert calls == ["fsync", "replace", "fsync"]
-
-
-def test_local_files_never_need_tensorflow(tmp_path):
-    """N7: run records and metrics are written by commands that never import TensorFlow."""
-    code = (
-        "import sys; from official_trainer import files; from official_trainer.tracking import console, jsonl, record\n"
-        f"files.make_dirs({str(tmp_path)!r}); path = files.join({str(tmp_path)!r}, 'x')\n"
-        "files.write_text_atomically(path, 'x'); files.read_text(path); files.remove(path)\n"
-        "assert 'tensorflow' not in sys.modules and 'rich' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_names_that_tensorflow_takes_for_patterns_are_known():

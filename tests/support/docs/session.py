@@ -34,6 +34,9 @@ _FIRST_ARGV = ["train", *FIRST_RUN.split()[2:]]
 EXACT_VERBS = {"show", "list", "launch"}
 """Verbs whose answers hold no measured numbers: pages show them letter by letter."""
 
+SHORT_STEPS = 40
+"""Of a training of an experiment that its page shows."""
+
 _END_SECONDS = 10
 
 
@@ -221,7 +224,7 @@ class Session:
         return re.sub(r"^~(?=/|$)", str(self._home), word)
 
     def _shortened(self, argv):
-        """Puts the experiment's overlay in `configs/smoke`, if there is one, below all that a training sets itself."""
+        """Gives a training that sets no number of steps that of its overlay in `configs/smoke`, or SHORT_STEPS."""
         trains = argv[:1] == ["train"] or argv[:2] == ["launch", "local"]
         line = " ".join(argv)
         continues = "runs/digits" in line and (self.workspace / "runs" / "digits").exists()
@@ -231,7 +234,9 @@ class Session:
         smoke = self.workspace / "configs" / "smoke" / f"{name}.yaml"
         at = 2 if argv[0] == "launch" else 1
         overlay = f"--config_file={os.path.relpath(smoke, self.cwd)}"
-        return [*argv[:at], overlay, *argv[at:]] if name and smoke.exists() else argv
+        if not (name and smoke.exists()):
+            overlay = f"--set=trainer.train_steps={SHORT_STEPS}"
+        return [*argv[:at], overlay, *argv[at:]] if name else argv
 
     def _have_the_first_run(self):
         if not (self.workspace / "runs" / "digits").exists():

@@ -95,14 +95,6 @@ def test_a_package_in_the_layout_of_model_garden_is_imported_by_its_module(comma
     )
 
 
-def test_two_workers_import_what_the_launcher_was_given(command, tmp_path):
-    """T25."""
-    words = ["launch", "local", "--workers=2", FLAG, "--", "my_lines/flat", "--model_dir=run", "--mode=train"]
-    done = command(*words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"
-
-
 def test_a_name_that_a_package_and_model_garden_register(tmp_path):
     """T25: Model Garden's registry refuses a computed name, and the line of the second one is said."""
     text = "from official.core import exp_factory\n\n\n"

@@ -87,7 +87,7 @@ def test_compiled_code_that_crashes_is_placed_in_the_users_file(workspace):
 
 
 @pytest.mark.parametrize("moments", [3, pytest.param(60, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", cases(list(COMMANDS), "list", "train.py"))
 def test_ctrl_c_at_any_moment_of_a_command_ends_it_without_a_traceback(name, moments, workspace):
     """N6: while it imports, reads, prints: with 130, or by the signal, which a shell shows as 130; a run with 143."""
     for done in press(COMMANDS[name], workspace, moments):
@@ -144,10 +144,9 @@ def test_no_file_takes_the_place_of_a_closed_stream(workspace):
 @pytest.mark.parametrize(
     "text",
     [
-        "TRAINER train WORDS | head -1; exit ${PIPESTATUS[0]}",
+        "TRAINER train WORDS 2>/dev/full | head -1; exit ${PIPESTATUS[0]}",
         full("TRAINER train WORDS 2>&1 | head -0; exit ${PIPESTATUS[0]}"),
         full("TRAINER train WORDS >&- 2>&-"),
-        "TRAINER train WORDS >/dev/full 2>/dev/full",
         "TRAINER launch local --log_dir=logs -- WORDS | head -1; exit ${PIPESTATUS[0]}",
     ],
 )

@@ -47,8 +47,8 @@ def test_the_rate_rises_by_one_factor_from_step_to_step(tmp_path, monkeypatch):
     "words",
     [
         ["toy_run", "runtime.distribution_strategy=mirrored"],
-        ["toy_run", "runtime.mixed_precision_dtype=float16"],
-        ["toy_run", "task.train_data.global_batch_size=20", "trainer.on_data_end=error"],
+        full(["toy_run", "runtime.mixed_precision_dtype=float16"]),
+        full(["toy_run", "task.train_data.global_batch_size=20", "trainer.on_data_end=error"]),
         ["several"],
         full(["toy_run", "runtime.enable_xla=true", "trainer.steps_per_loop=7"]),
         full(["toy_run", "trainer.gradient_accumulation_steps=2"]),

@@ -12,6 +12,7 @@ from official_trainer import cli
 from official_trainer.config import schema
 from official_trainer.tasks import registry
 from tests.support import several_tasks, shuffled_runs, toy
+from tests.support.cases import full
 
 EASY = ("task.train_data.global_batch_size=2", "trainer.optimizer_config.learning_rate.constant.learning_rate=0.05")
 
@@ -85,7 +86,8 @@ def same(left, right):
 
 
 @pytest.mark.parametrize(
-    ("task", "strategy"), [("tf.data", "off"), ("arrays", "mirrored2"), ("joint", "xla"), ("interleaved", "off")]
+    ("task", "strategy"),
+    [full(("tf.data", "off")), ("arrays", "mirrored2"), ("joint", "xla"), full(("interleaved", "off"))],
 )
 def test_the_first_batches_come_again_and_again(task, strategy):
     """N36: they are the first ones of the run's own order, whole for all replicas, and no other comes between."""

@@ -26,7 +26,7 @@ pruner: {{type: MedianPruner, n_startup_trials: 1}}
 trials: 4
 seed: 3
 """
-UNREAD = "space: {runtime.stall_floor_seconds: 'float(5000, 6000)'}\ntrials: 3\n"
+UNREAD = "space: {runtime.stall_floor_seconds: 'float(5000, 6000)'}\ntrials: 2\n"
 BUG = "    def build_losses(self"
 
 
@@ -111,7 +111,7 @@ def test_trials_of_a_space_that_nothing_reads_are_equal_to_a_run_alone(tmp_path)
     sweep.finish()
     done = run_command(["train", "points", "--model_dir=alone"], cwd=sweep.folder, folder=tmp_path)
     assert done.code == 0, done.out + done.err
-    for number in range(3):
+    for number in range(2):
         assert runs.differences(str(sweep.run(number)), str(sweep.folder / "alone")) == [], number
     assert len({trial.value for trial in sweep.study().trials}) == 1
 
@@ -151,7 +151,8 @@ def test_trials_that_all_fail_end_the_sweep(tmp_path):
 
 def test_ctrl_c_has_the_trials_save(tmp_path):
     """N21: exit code 143, and the next command continues from there."""
-    sweep = Sweep(tmp_path / "long", SPACE, "trainer.train_steps=100000", "trainer.checkpoint_interval=100000")
+    words = [f"trainer.{name}=100000" for name in ("train_steps", "checkpoint_interval", "validation_interval")]
+    sweep = Sweep(tmp_path / "long", SPACE, *words)
     driver = sweep.start()
     assert sweep.until(lambda: sweep.has_trained(0, rows=3))
     os.kill(driver.process.pid, 15)
@@ -166,29 +167,17 @@ def test_ctrl_c_has_the_trials_save(tmp_path):
 
 
 SCRIPT = f"""
-import tensorflow as tf
 from official_trainer import sweep
 
-if __name__ == "__main__":
-    tf.reduce_sum(tf.ones([3]))  # the runtime has started: nothing could be forked from here
-    found = sweep("points", {{"{RATE}": "log(1e-3, 1)"}}, model_dir="out", trials=2)
-    print(type(found).__name__, len(found.trials), found.best_value == min(trial.value for trial in found.trials))
+sweep("points", {{"{RATE}": "log(1e-3, 1)"}}, model_dir="out", trials=2)
 """
 
 
-def test_an_experiment_is_swept_from_python(tmp_path):
-    """N21: by a script that has used TensorFlow; it returns Optuna's study."""
+def test_a_script_that_trials_import_has_to_say_so(tmp_path):
+    """N21: without `if __name__`, each trial would begin the sweep again; the guide has a script that is right."""
     sweep = Sweep(tmp_path / "python", SPACE)
     (sweep.folder / "tune.py").write_text(SCRIPT)
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "tune.py"], cwd=sweep.folder, env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("\nStudy 2 True\n"), done.stdout
-    (sweep.folder / "tune.py").write_text(
-        SCRIPT.replace('if __name__ == "__main__":', "if True:").replace('"out"', '"two"')
-    )
     done = subprocess.run(
         [sys.executable, "tune.py"], cwd=sweep.folder, env=environ, capture_output=True, text=True, check=False
     )

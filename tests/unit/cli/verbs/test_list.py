@@ -32,6 +32,7 @@ def test_list(workspace, capsys):
     report = json.loads(capsys.readouterr().out)
     [experiment] = report["experiments"]
     assert (experiment["name"], report["unlisted"]) == ("my_experiment", [])
+    assert report["workspace"] == str(workspace)
     assert experiment["path"] == str(workspace / "experiments" / "my_experiment.py")
     source = (workspace / "experiments" / "my_experiment.py").read_text().splitlines()
     assert source[experiment["line"] - 1] == "def my_experiment():"
