@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import dispatch, process, terminal, verbs
+from official_trainer.cli import dispatch, terminal, verbs
 from official_trainer.cli.verbs import list as list_verb
 from official_trainer.cli.verbs import train as train_verb
 from official_trainer.errors import ExitCode, UserError
 from tests import ROOT
+from tests.support import golden
 from tests.support.packages import entry_point
 from tests.support.terminal import Terminal
 
@@ -135,19 +136,9 @@ def test_a_verb_of_an_installed_package_that_cannot_be_imported(monkeypatch, tmp
     assert "hello" not in out and "train" in out
 
 
-def test_a_first_word_that_is_no_verb(workspace, monkeypatch, capsys):
+def test_a_first_word_that_is_no_verb(workspace, monkeypatch, capsys, request):
     """N7: nearest match, the list, and the command that is meant."""
-    listed = f"\nverbs: {', '.join(verbs.names())}\ntry: official-trainer"
-    for words, what, command in (
-        ("trian --experiment=digits", "no such verb: trian; did you mean train?", " train --experiment=digits"),
-        ("help trian", "no such verb: trian; did you mean train?", " train --help"),
-        ("wxyz", "no such verb: wxyz", " --help"),
-        ("../train", "no such verb: ../train; did you mean train?", " train"),
-        ("my_experiment x=1", "my_experiment is an experiment; name a verb before it", " train my_experiment x=1"),
-        ("--experiment=digits", "name a verb before --experiment=digits", " train --experiment=digits"),
-    ):
-        assert cli.main(words.split()) == 2
-        assert capsys.readouterr().err == f"error: {what}{listed}{command}\n"
+    golden.check_refused("verbs", request, capsys, hides=", ".join(verbs.names()))
     assert cli.main([]) == 2
     assert "usage: official-trainer VERB" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "official_trainer.tasks", None)  # an installation that `doctor` explains
@@ -257,18 +248,6 @@ def test_train_py_is_train(monkeypatch):
     (arguments,) = seen
     assert (arguments.experiment, arguments.mode, arguments.home) == ("digits", "train", "/some/where")
     assert arguments.argv == ["train.py", "--experiment=digits", "--mode=train"]
-
-
-def test_the_words_of_this_process_are_the_default(monkeypatch):
-    seen = []
-    monkeypatch.setattr(train_verb, "run", lambda arguments: seen.append(arguments) or 0)
-    monkeypatch.setattr(process, "prepare", lambda: None)  # this process has more to do
-    monkeypatch.setattr(sys, "argv", ["train.py", "--experiment=digits"])
-    assert cli.main(script="train.py") == 0
-    assert (seen[0].experiment, seen[0].home) == ("digits", os.getcwd())
-    monkeypatch.setattr(sys, "argv", ["official-trainer", "train", "--experiment=mnist"])
-    assert cli.main() == 0
-    assert seen[1].argv == ["official-trainer", "train", "--experiment=mnist"]
 
 
 def test_colour_on_a_terminal_only(monkeypatch):

@@ -24,7 +24,7 @@ from official_trainer.config import (
 from official_trainer.config.limits import INTEGERS
 from official_trainer.errors import ExitCode, UserError, first_line
 from official_trainer.nearest import mistyped, nearest
-from tests.support.config import golden
+from tests.support import golden
 from tests.support.config.sample import Block, Model, base, problems, resolved
 
 GOLDEN = """\
@@ -95,22 +95,14 @@ def test_everything_at_once(write):
 # Messages.
 
 
-def refused(**layers):
-    """Returns what is said of a wrong configuration: a message, or several."""
-    with pytest.raises(ConfigError) as caught:
-        resolve(**layers)
-    messages = [problem.message for problem in caught.value.problems]
-    return messages if len(messages) > 1 else messages[0]
-
-
 def test_messages(write, request):
     """N7, N30, G4, B1: place, path, what is wrong, value, what is allowed, nearest match, fix; of each mistake once."""
     groups = ["paths and operators", "rules", "actions", "names from elsewhere", "references"]
     say = {
-        **dict.fromkeys(groups, lambda given: refused(base=base(), sets=given)),
-        "values of a field": lambda given: refused(base=Model(), sets=given),
-        "files": lambda given: refused(base=base(), config_files=write(f"{given}\n")),
-        "items of --params_override": lambda given: refused(base=base(), params_overrides=given),
+        **dict.fromkeys(groups, lambda given: golden.said_of(base(), sets=given)),
+        "values of a field": lambda given: golden.said_of(Model(), sets=given),
+        "files": lambda given: golden.said_of(base(), config_files=write(f"{given}\n")),
+        "items of --params_override": lambda given: golden.said_of(base(), params_overrides=given),
     }
     golden.check(say, request)
 

@@ -3,7 +3,7 @@
 from official_trainer.config import ExperimentConfig, OptimizationConfig, TrainerConfig, resolve
 from official_trainer.config import optimization as opt
 from official_trainer.config.learning_rate import finding
-from tests.support.config import golden
+from tests.support import golden
 
 ROOT = "trainer.optimizer_config"
 

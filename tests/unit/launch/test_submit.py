@@ -16,7 +16,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.launch import launches, targets
 from official_trainer.launch.target import Rendered, Target
 from tests import ROOT
-from tests.support import repository
+from tests.support import golden, repository
 from tests.support.launch import engine as scripted
 from tests.support.workspace import copy_workspace
 
@@ -143,43 +143,21 @@ def test_a_job_that_was_submitted_before(workspace, capfd):
     assert capfd.readouterr().err == f"note: {name} was submitted before; {how}\n"
 
 
-WRONG_PROFILES = (
-    ("wrkers: 2", "p.yaml:1: wrkers: unknown field; did you mean 'workers'?"),
-    ("workers: two", "p.yaml:1: workers: must be an integer"),
-    ('name: "a\\nb"', "p.yaml:1: name: is not a valid job name; use up to 30 lower-case letters"),
-    ("environ: {'A B': x}", "'A B' is not a valid variable name"),
-    ("environ: {TF_CONFIG: x}", "TF_CONFIG identifies a process"),
-)
-
-
-def test_a_wrong_profile_is_refused(workspace, capfd):
+def test_a_wrong_profile_is_refused(workspace, capfd, request):
     """N20: with its place."""
-    for text, message in WRONG_PROFILES:
+
+    def say(text):
         (workspace / "p.yaml").write_text(text + "\n")
-        assert message in refused(capfd, ExitCode.CONFIG, "launch", "scripted", "--profile=p.yaml", "digits_mlp")
+        return refused(capfd, ExitCode.CONFIG, "launch", "scripted", "--profile=p.yaml", "digits_mlp")
+
+    golden.check({"profiles of a job": say}, request, golden.COMMANDS)
 
 
-REFUSED = (
-    (["scriptd", "digits_mlp"], "expected one of local, scripted, not scriptd; did you mean scripted?"),
-    (["scripted", "digits_mpl"], "did you mean 'digits_mlp'?"),
-    (["scripted", "digits_mlp", "trainer.train_stepz=1"], "did you mean 'train_steps'?"),
-    (["scripted", "digits_mlp", "--supervise"], "--supervise would have no effect with `launch scripted`"),
-    (["scripted", "digits_mlp", "--submit", "--dry_run"], "--submit with --dry_run: keep one of the two"),
-    (["scripted", "digits_mlp", "--workers=4", "--ps=9"], "this job cannot be run as it is\ntoo many servers"),
-    (["scripted", "--", "sweep", "digits_mlp"], "launch scripted cannot run a sweep; "),
-    (["local", "--", "sweep", "digits_mlp"], "launch local does not run a sweep; `official-trainer sweep` itself"),
-    (["scripted", "--", "train", "digits_mlp", "--trials=4"], "write `-- sweep` before the experiment, or leave"),
-    (["scripted", "--", "sweep", "digits_mlp", "--mode=train"], "no effect with `-- sweep`; leave it out"),
-    (["local", "digits_mlp", "--submit"], "`launch local` starts the processes at once; leave it out"),
-)
-
-
-def test_what_is_refused_before_anything_is_done(workspace, capfd):
+def test_what_is_refused_before_anything_is_done(workspace, capfd, request):
     """N20: all that `launch local` refuses, what the scheduler would, and flags without effect."""
-    for words, message in REFUSED:
-        assert message in refused(capfd, ExitCode.CONFIG, "launch", *words)
-        assert [path.name for path in workspace.iterdir()] == ["experiments"]
-        assert not calls(workspace)
+    golden.check_refused("launch for a scheduler", request, capfd, "launch")
+    assert [path.name for path in workspace.iterdir()] == ["experiments"]
+    assert not calls(workspace)
 
 
 @pytest.mark.parametrize("submits", [[], ["--submit"]])

@@ -12,6 +12,7 @@ import pytest
 from official_trainer import cli
 from official_trainer.lock import DirectoryLock
 from official_trainer.tracking.record import RunRecord
+from tests.support import golden
 from tests.support.reports import kinds
 
 HOUR = 3600
@@ -348,17 +349,8 @@ def test_one_run_itself_and_no_runs(record, tmp_path, capsys):
     assert shown(capsys, "none") == ["no runs in none; `official-trainer train EXPERIMENT` makes one"]
 
 
-def test_errors(capsys):
-    for words, message in (
-        (["nowhere"], "nowhere cannot be listed: No such file or directory; name a folder of runs"),
-        ([""], "DIR is empty: is a variable not set? Name a folder, or leave it out"),
-        (["gs://bucket/runs"], "gs://bucket/runs: only local folders are listed; mount the bucket"),
-        (["--watch"], "--watch redraws a terminal, and stdout is none; leave the flag out"),
-        (["--watch", "--json"], "--watch and --json exclude each other; leave one out"),
-        (["--sort=bset"], "; did you mean best?"),
-    ):
-        assert cli.main(["runs", *words]) == 2
-        assert message in capsys.readouterr().err
+def test_errors(capsys, request):
+    golden.check_refused("runs", request, capsys, "runs")
 
 
 def test_the_folder_of_the_workspace_is_the_default(workspace, capsys):

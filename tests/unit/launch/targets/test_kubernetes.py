@@ -12,13 +12,12 @@ import re
 import pytest
 import yaml
 
-from official_trainer import config
-from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
 from official_trainer.launch.spec import shared_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.kubernetes_fragments import merged
 from official_trainer.launch.targets.rendering import dump_yaml
+from tests.support import golden
 from tests.support.launch import rendered
 from tests.support.launch.rendered import IMAGE, job_for, profile_of
 
@@ -237,25 +236,9 @@ def test_texts_stay_texts_for_every_parser():
 # What is refused.
 
 
-WRONG_PROFILES = (
-    ("image: ''", r"image.*is not set; build one with launch/Dockerfile, push it, and name it, such as"),
-    ("image: a b", r"image.*'a b' is not a valid image"),
-    ("secrets: {A: {key: k}}", r"secrets\.A\.secret.*is not set; name a Secret"),
-    ("volumes: [{path: /a}]", r"claim.*is not set; name a PersistentVolumeClaim"),
-    ("{secrets: {A: {secret: s, key: k}}, environ: {A: b}}", r"secrets.*A is in environ too; keep one"),
-    (
-        "environ: {OFFICIAL_TRAINER_INDEX: 1}",
-        r"environ.*INDEX is set for each pod automatically; leave it out",
-    ),
-    ("volumes: [{claim: a, path: runs}]", r"path.*is not a valid mount path; expected an absolute path"),
-)
-
-
-def test_a_profile_that_no_cluster_would_take():
+def test_a_profile_that_no_cluster_would_take(request):
     """N20: rules of the API server that a type cannot say, each with its fix."""
-    for text, message in WRONG_PROFILES:
-        with pytest.raises(ConfigError, match=message):
-            config.resolve(profile_of(IMAGE), params_overrides=[text])
+    golden.check_profiles("profiles of Kubernetes", request, profile_of(IMAGE))
 
 
 def test_a_run_directory_has_to_be_shared_by_pods():
@@ -326,15 +309,3 @@ def test_how_a_fragment_is_merged():
         before = copy.deepcopy((section, fragment))
         assert merged(section, fragment) == result
         assert (section, fragment) == before
-
-
-WRONG_FRAGMENTS = (
-    ("pod: {nodeSelector: {a: b}}", "pod: nodeSelector is no part of it; allowed: metadata, spec; write pod:"),
-    ("job: {kind: Job}", r"job: kind is no part of it; allowed: metadata, spec; write job: {spec: {kind: …}}"),
-)
-
-
-def test_a_fragment_that_begins_in_the_wrong_place():
-    for text, message in WRONG_FRAGMENTS:
-        with pytest.raises(ConfigError, match=message):
-            config.resolve(profile_of(IMAGE), params_overrides=[text])

@@ -1,15 +1,14 @@
 """Cloud TPU: what is refused, what gcloud is given, and that it takes the words."""
 
-import re
 import shutil
 import subprocess
 
 import pytest
 
 from official_trainer import cli
-from official_trainer.config import ConfigError
 from official_trainer.launch.targets.tpu import CloudTpu
 from official_trainer.launch.targets.tpu_profile import TpuProfile
+from tests.support import golden
 from tests.support.launch.rendered import NAME, RUN, TPU, job_for, profile_of
 from tests.support.workspace import copy_workspace
 
@@ -29,21 +28,9 @@ def problems(text, *words, **changes):
     return "\n".join(CloudTpu(profile(text)).problems(job_for(profile(text), *words, **changes)))
 
 
-WRONG_PROFILES = (
-    ("source: ./code", "'./code' is no code that a machine can get; use gs://….tar.gz, of the folder that holds"),
-    ("setup: [[]]", "a command is empty; each is a list of words, such as [module, load, cuda]"),
-    ("install: []", "is empty, so nothing would be installed"),
-    ("acelerator_type: v4-8", "did you mean 'accelerator_type'?"),
-    ("gcloud: [tags=a]", "'tags=a' is not a valid flag; write --name or --name=value, each as one word"),
-    ("gcloud: [--zone=x]", "--zone is set from other fields of the profile; set zone"),
-)
-
-
-def test_profiles_of_slices_that_are_refused():
+def test_profiles_of_slices_that_are_refused(request):
     """N20: before Google's API would, and with the place."""
-    for text, message in WRONG_PROFILES:
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            profile(text)
+    golden.check_profiles("profiles of Cloud TPU", request, TpuProfile())
 
 
 WRONG_JOBS = (

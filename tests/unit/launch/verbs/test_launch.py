@@ -12,7 +12,7 @@ from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 from official_trainer.launch.verbs import launch as verb
 from official_trainer.processes.verdict import End, Outcome
-from tests.support import packages
+from tests.support import golden, packages
 from tests.support.workspace import copy_workspace
 
 
@@ -30,49 +30,9 @@ def refused(capsys, *words):
     return err
 
 
-REFUSED = (
-    (["lcal", "digits_cnn"], "error: launch TARGET: expected one of local, kubernetes, "),
-    (["lcal", "digits_cnn"], ", not lcal; did you mean local?\ntry: official-trainer launch local --help\n"),
-    (["--workers=2"], ", tpu\ntry: official-trainer launch local --help\n"),
-    (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
-    (["local", "--workers=0", "digits_cnn"], "--workers: workers: must be at least 1, got 0"),
-    (["local", "--max_restarts=3", "digits_cnn"], "--max_restarts=3 has no effect without --supervise; add that"),
-    (["local", "digits_cnn", "--mode=eval"], "--mode=eval does not train: use `official-trainer train"),
-    (["local", "--ps=1", "digits_cnn", "--mode=predict"], "--mode=predict has nothing to do for ps; leave it out"),
-    (
-        ["slurm", "--", "predict", "digits_cnn", "--model_dir=/runs/x", "--output=/elsewhere"],
-        "--output=/elsewhere is not below --model_dir, which the processes of a job share; name a folder below "
-        "/runs/x, or leave it out",
-    ),
-    (["slurm", "--", "predict", "digits_cnn", "--mode=train"], "--mode=train with `-- predict`: keep one of the"),
-    (["local", "digits_cnn", "--evaluator", "--mode=train_and_eval"], "both would evaluate; use --mode=train"),
-    (["local"], "name the experiment: --experiment=NAME"),
-    (
-        ["local", "--workers=2", "digits_cnn", "runtime.distribution_strategy=mirrored"],
-        "distribution_strategy=mirrored does not train with 2 workers; set runtime.distribution_strategy=multi",
-    ),
-    (
-        ["local", "--ps=1", "digits_cnn", "runtime.distribution_strategy=multi_worker_mirrored"],
-        "does not train with 1 chief, 1 worker, 1 ps; set runtime.distribution_strategy=parameter_server",
-    ),
-    (["local", "--workers=3", "digits_cnn"], "global_batch_size: 64 does not divide over 3 workers; use 63 or 66"),
-    (
-        ["local", "digits_cnn", "trainer.gradient_accumulation_steps=100"],
-        "task.train_data.global_batch_size: 64 does not divide over 100 micro-batches; use 100, or",
-    ),
-    (
-        ["local", "--workers=3", "digits_cnn", "trainer.gradient_accumulation_steps=5"],
-        "task.train_data.global_batch_size: 64 does not divide over 3 workers with 5 micro-batches; use 60 or 75",
-    ),
-    (["local", "--workers=2", "digits_cnn", "runtime.tpu=local"], "runtime.tpu: has no effect in the cluster of"),
-    (["local", "--ps=1", "digits_cnn", "runtime.enable_xla=true"], "runtime.enable_xla: is true, but XLA cannot"),
-)
-
-
-def test_what_no_process_would_do_is_refused_once(workspace, capsys):
+def test_what_no_process_would_do_is_refused_once(workspace, capsys, request):
     """By the launcher, before it starts any."""
-    for words, message in REFUSED:
-        assert message in refused(capsys, *words)
+    golden.check_refused("launch", request, capsys, "launch")
 
 
 def test_a_directory_of_another_run_is_refused(workspace, capsys):

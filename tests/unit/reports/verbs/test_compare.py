@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from official_trainer import cli
+from tests.support import golden
 from tests.support.reports import kinds
 
 
@@ -236,33 +237,7 @@ def test_two_equal_runs_and_two_with_nothing_in_common(tmp_path, capsys):
     assert "\nConfig\n\n  not known\n" in shown(capsys, "a", "d")
 
 
-ERRORS = (
-    ([], "name runs, or a folder of runs, such as `official-trainer compare runs`"),
-    (["runs/sgd"], "there is one run, runs/sgd, and comparing takes two; `official-trainer show runs/sgd`"),
-    (["none"], "no runs in none; `official-trainer train EXPERIMENT` makes one"),
-    (["runs", "--format=tabel"], "--format=tabel: expected one of table, csv, .*; did you mean table?"),
-    (["runs", "--where=optimiser.type == 'adam'"], "--where=optimiser.type: there is no such column; did you mean"),
-    (["runs", "--where=status == done"], "--where=done: there is no such column; .* in quotes, 'done'"),
-    (["runs", "--where=type == 'adam'"], "--where=type: several fields end so: task.model.type, .*; write more"),
-    (["runs", "--where=seed"], "--where=seed: it says neither yes nor no; write it as for DataFrame.query"),
-    (
-        ["runs", "--where=status = 'done'"],
-        "--where=status = 'done': it sets a value; == compares; write it as for DataFrame.query",
-    ),
-    (["runs", "--where=took > 100"], "none of 7 runs is left by --where=took > 100"),
-    (["runs", "--group=learning_rat"], "--group=learning_rat: there is no such column; did you mean learning_rate"),
-    (["runs", "--metrics=acuracy"], "--metrics=acuracy: no run has recorded acuracy; did you mean accuracy?"),
-    (["runs", "--metrics=accuracy:33"], "--metrics=accuracy:33: no run has recorded accuracy at step 33"),
-    (["runs", "--metrics=accuracy:maz"], "--metrics=accuracy:maz: allowed: NAME, .*; did you mean accuracy:max"),
-    (["runs", "--sort=acuracy"], "--sort=acuracy: there is no such column; did you mean accuracy?"),
-    (["runs", "--group=seed", "--fields=seed"], "--group and --fields cannot be combined"),
-)
-
-
-def test_errors(seeds, tmp_path, capsys):
+def test_errors(seeds, tmp_path, capsys, request):
     """N7: the place, what is allowed and the nearest name."""
     (tmp_path / "none").mkdir()
-    for words, message in ERRORS:
-        assert cli.main(["compare", *words]) == 2, words
-        error = " ".join(capsys.readouterr().err.split())
-        assert re.search(message.replace("?", r"\?"), error), error
+    golden.check_refused("compare", request, capsys, "compare")

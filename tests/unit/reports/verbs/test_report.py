@@ -9,6 +9,7 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
+from tests.support import golden
 from tests.support.reports import kinds
 
 
@@ -36,26 +37,13 @@ def test_a_report_is_one_file_and_replaces_an_older_one(tmp_path, capsys):
     assert data_of(tmp_path / "report.html")["title"] == "a"
 
 
-REFUSED = (
-    ([], "name what to report: run directories, a folder of runs, or a sweep, such as runs/digits"),
-    (["nothere"], "there is no folder nothere"),
-    (["gs://bucket/run"], "gs://bucket/run: only local run directories are read"),
-    (["void"], "no run in void; name run directories, a folder of them, or a sweep"),
-    (["runs", "--output="], "--output is empty: is a variable not set? Name a file, or leave the flag out"),
-    (["runs", "--output=void"], "--output=void is a folder; name a file, or leave the flag out"),
-    (["runs", "--output=no/r.html"], "--output=no/r.html cannot be written: No such file or directory; name anot"),
-)
-
-
-def test_what_cannot_be_done_is_refused(tmp_path, capsys):
+def test_what_cannot_be_done_is_refused(tmp_path, capsys, request):
     """N22: each refusal has the place, the value and the fix; nothing is written."""
     kinds.write_run(tmp_path / "runs" / "a")
     (tmp_path / "void").mkdir()
     before = sorted(os.listdir(tmp_path))
-    for arguments, message in REFUSED:
-        assert cli.main(["report", *arguments]) == 2, arguments
-        assert message in capsys.readouterr().err
-        assert sorted(os.listdir(tmp_path)) == before
+    golden.check_refused("report", request, capsys, "report")
+    assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_a_disk_that_refuses_the_file_is_said(tmp_path, capsys, monkeypatch):

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from official_trainer import cli
+from tests.support import golden
 from tests.support.sweeps.written import RATE, trial, write_sweep
 
 MLP = {"task.model.type": "mlp", RATE: 0.0625, "task.model.mlp.dropout": 0.125, "task.train_data.global_batch_size": 64}
@@ -53,21 +54,8 @@ def test_best_prints_a_config_file(sweep, tmp_path, capsys):
     ]
 
 
-def test_what_the_words_do_not_take_is_refused(sweep, tmp_path, capsys):
+def test_what_the_words_do_not_take_is_refused(sweep, tmp_path, monkeypatch, capsys, request):
     """N21: with what to write instead."""
-    empty = str(write_sweep(tmp_path / "empty", []))
-    for words, message in {
-        ("best", empty): "has no complete trial yet; `official-trainer sweep show",
-        ("show",): "name the directory of a sweep: official-trainer sweep show DIR",
-        ("show", sweep, "--write=x"): "--write is for `official-trainer sweep best DIR`; leave it out",
-        ("show", sweep, "--trials=5"): "--trials=5 is not for `official-trainer sweep show DIR`; leave it out",
-        ("shw", sweep): "name one experiment; did you mean show?",
-        ("best", sweep, "--write=/none/x.yaml"): "--write=/none/x.yaml cannot be written: No such file or directory",
-        ("show", str(tmp_path)): "holds no sweep (there is no ",
-        ("digits_mlp", "more"): "unexpected argument 'more': name one experiment",
-        (
-            "digits_mlp",
-            "--space=task.model.mlp.dropout=float(0, 0.5)",
-        ): "name a directory for the sweep: --model_dir=DIR",
-    }.items():
-        assert message in run(capsys, *words, code=2), words
+    write_sweep(tmp_path / "empty", [])
+    monkeypatch.chdir(tmp_path)
+    golden.check_refused("sweep", request, capsys, "sweep", hides=tmp_path)
