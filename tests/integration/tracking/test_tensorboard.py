@@ -5,13 +5,19 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
-from tensorboard.plugins.hparams import api_pb2
+from tensorboard import context as request_context
+from tensorboard.backend.event_processing import (
+    data_provider,
+    event_accumulator,
+    plugin_event_accumulator,
+    plugin_event_multiplexer,
+)
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from official_trainer import files
 from official_trainer.tracking import Histogram, Image, MetricError, Outcome, Text, Tracker
 from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
-from tests.support.tracking.hparams import hparams_columns, hparams_tab
 
 # What reads event files in scripts, and what TensorBoard's own server uses.
 READERS = {
@@ -301,6 +307,44 @@ def test_a_rewind_drops_media_and_points_of_any_split(tmp_path):
     tracker.close()
 
 
+def hparams_tab(logdir):
+    """Returns each run's folder, name, status, hyperparameters and metrics, as TensorBoard's own server lists them."""
+    listed, _ = read_hparams(logdir)
+    return [
+        (
+            session.name,
+            group.name,
+            session.status,
+            {name: getattr(value, value.WhichOneof("kind")) for name, value in group.hparams.items()},
+            {f"{v.name.group}:{v.name.tag}": (v.training_step, v.value) for v in session.metric_values},
+        )
+        for group in listed.session_groups
+        for session in group.sessions
+    ]
+
+
+def hparams_columns(logdir):
+    """Returns the names of the columns: of hyperparameters, and of metrics."""
+    _, experiment = read_hparams(logdir)
+    drawn = {each.display_name or each.name for each in experiment.hparam_infos}
+    return drawn, {f"{each.name.group}:{each.name.tag}" for each in experiment.metric_infos}
+
+
+def read_hparams(logdir):
+    multiplexer = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(logdir))
+    multiplexer.Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, str(logdir))
+    tab = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    context = request_context.RequestContext()
+    content = tab.hparams_metadata(context, "")
+    experiment = tab.experiment_from_metadata(context, "", True, content, [])
+    every = [api_pb2.STATUS_UNKNOWN, api_pb2.STATUS_SUCCESS, api_pb2.STATUS_RUNNING, api_pb2.STATUS_FAILURE]
+    request = api_pb2.ListSessionGroupsRequest(allowed_statuses=every, include_metrics=True, slice_size=100)
+    for info in experiment.metric_infos:
+        request.col_params.add(metric=info.name)
+    return list_session_groups.Handler(context, tab, "", request).run(), experiment
+
+
 def test_the_hparams_tab_lists_the_run(tmp_path):
     """T18: its config, its last metrics and how it ended, also if TensorBoard is started on the folder of the run."""
     model_dir = tmp_path / "runs" / "one"
@@ -326,7 +370,8 @@ def test_the_hparams_tab_lists_the_run(tmp_path):
 def test_the_hparams_tab_opens_with_the_metrics_in_view(tmp_path):
     """T18: a row for each directory; with all fields of the config, five of them would stand before the metrics."""
     config = {"task.train_data.global_batch_size": 64, "trainer.train_steps": 20, "runtime.seed": 1, "task.path": ""}
-    for folder, listed in (("a/run", []), ("b/run", ["task.train_data.global_batch_size", "runtime.seed"])):
+    several = ["task.train_data.global_batch_size", "runtime.seed"]
+    for folder, listed in (("a/run", []), ("b/run", several), ("a/other", several)):
         tracker = TensorBoardTracker(str(tmp_path / folder), listed=listed)
         tracker.describe("digits", config)
         tracker.log("validation", 20, {"accuracy": 0.5})
@@ -335,18 +380,8 @@ def test_the_hparams_tab_opens_with_the_metrics_in_view(tmp_path):
     assert drawn == {"experiment", "task.train_data.global_batch_size", "runtime.seed"}
     assert metrics == {":accuracy"}
     rows = {name: row["task.train_data.global_batch_size"] for _, name, _, row, _ in hparams_tab(tmp_path)}
-    assert rows == dict.fromkeys([f"run ({tmp_path}/a)", f"run ({tmp_path}/b)"], "64".rjust(20)), "no 64.000"
-
-
-def test_runs_with_equal_configs_have_a_row_each(tmp_path):
-    """T18: by the names of their directories, also where these are in different folders."""
-    for folder in ("a/run", "b/run", "a/other"):
-        tracker = TensorBoardTracker(str(tmp_path / folder))
-        tracker.describe("digits", {"seed": 1})
-        tracker.log("validation", 10, {"accuracy": 0.5})
-        tracker.close()
-    names = sorted(trial for _, trial, *_ in hparams_tab(tmp_path))
-    assert names == [f"other ({tmp_path}/a)", f"run ({tmp_path}/a)", f"run ({tmp_path}/b)"]
+    names = [f"run ({tmp_path}/a)", f"run ({tmp_path}/b)", f"other ({tmp_path}/a)"]
+    assert rows == dict.fromkeys(names, "64".rjust(20)), "no 64.000"
 
 
 def test_a_run_without_evaluations_is_listed_with_its_training(tmp_path, place):
@@ -365,10 +400,11 @@ def test_a_run_without_evaluations_is_listed_with_its_training(tmp_path, place):
 
 
 def test_the_hparams_tab_has_the_config_of_the_last_start(tmp_path):
-    """T18: a run that goes on with another config is listed with that; points stay."""
-    for steps in (20, 30):
+    """T18: also of one that was killed before its first checkpoint; points stay."""
+    for first, steps in ((0, 15), (0, 20), (10, 30)):
         tracker = TensorBoardTracker(str(tmp_path))
-        tracker.rewind(10)
+        tracker.rewind(first)
+        tracker.resume("validation", first)
         tracker.describe("digits", {"trainer.train_steps": steps})
         tracker.log("validation", steps - 10, {"accuracy": 0.5})
         tracker.close()
@@ -376,18 +412,6 @@ def test_the_hparams_tab_has_the_config_of_the_last_start(tmp_path):
     assert hparams["trainer.train_steps"].strip() == "30"
     assert status == api_pb2.STATUS_UNKNOWN
     assert sorted(raw_steps(tmp_path / "validation")) == [0, 10, 20]
-
-
-def test_a_run_that_begins_again_at_its_first_step_is_listed(tmp_path):
-    """T18: it was killed before its first checkpoint."""
-    for _ in range(2):
-        tracker = TensorBoardTracker(str(tmp_path))
-        tracker.rewind(0)
-        tracker.resume("validation", 0)
-        tracker.describe("digits", {"trainer.train_steps": 20})
-        tracker.close()
-    ((_, _, _, hparams, _),) = hparams_tab(tmp_path)
-    assert hparams["trainer.train_steps"].strip() == "20"
 
 
 def test_a_process_beside_the_run_does_not_speak_for_it(tmp_path):

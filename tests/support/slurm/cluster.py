@@ -1,7 +1,4 @@
-"""A Slurm of two nodes on loopback: the real daemons, without systemd, in a folder of its own.
-
-`python -m tests.support.slurm.cluster FOLDER COMMAND…` runs a command beside one.
-"""
+"""A Slurm of two nodes on loopback: the real daemons, without systemd, in a folder of its own."""
 
 import contextlib
 import ctypes
@@ -10,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -192,8 +188,3 @@ def _until(is_so, what):
     while not is_so():
         assert time.monotonic() < end, f"waited for too long until {what}"
         time.sleep(0.1)
-
-
-if __name__ == "__main__":
-    with Slurm(sys.argv[1]) as slurm:
-        sys.exit(subprocess.run(sys.argv[2:], env={**os.environ, **slurm.environ}, check=False).returncode)

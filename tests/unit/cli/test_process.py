@@ -91,8 +91,10 @@ def test_a_stream_that_would_have_to_wait_drops_a_part(monkeypatch):
             assert os.read(reader.fileno(), 1 << 20).endswith(b"end\n")
 
 
-@pytest.mark.parametrize("code", [0, 4])
-@pytest.mark.parametrize(("work", "is_left"), [("signal.pause", True), ("functools.partial(time.sleep, 0.01)", False)])
+@pytest.mark.parametrize(
+    ("work", "is_left", "code"),
+    [("signal.pause", True, 0), ("signal.pause", True, 4), ("functools.partial(time.sleep, 0.01)", False, 0)],
+)
 def test_a_thread_that_is_left_does_not_hold_up_the_end(work, is_left, code):
     """N6: Python alone would wait for it for ever; the exit code stays, and an error's line is the last one."""
     program = f"""

@@ -86,12 +86,6 @@ def test_a_profile_whose_variable_is_not_set(workspace, capfd):
     assert refused(capfd, "scripted", "--profile=") == message
 
 
-def test_a_profile_for_this_machine(workspace, capfd):
-    assert cli.main(["launch", "local", "--dry_run", "--workers=2", *JOB]) == 0
-    out, err = capfd.readouterr()
-    assert "# worker 1\n" in out and "# worker 2\n" not in out and err.startswith("profile: launch/local.yaml\n")
-
-
 # Placeholders.
 
 WITH = "# to change\nworkers: 2\nname: change-me-please\nenviron:\n  BUCKET: gs://CHANGE-ME/x\n  A: b\n"

@@ -104,10 +104,3 @@ def test_list_shows_what_modules_register(workspace, restored, capsys):
     assert own_part(capsys.readouterr().out) == mine + computed
     assert cli.main(["list", "--import=min"]) == 2
     assert "--import=min: there is no module 'min'; searched: " in capsys.readouterr().err
-
-
-def test_list_outside_of_a_workspace_shows_what_modules_register(tmp_path, restored, monkeypatch, capsys):
-    """T25."""
-    monkeypatch.chdir(write(tmp_path, far=registering("far")))
-    assert cli.main(["list", "--import=far"]) == 0
-    assert own_part(capsys.readouterr().out) == "far  The experiment far.  far\n"

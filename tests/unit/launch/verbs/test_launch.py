@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import flags, terminal
+from official_trainer.cli import flags
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 from official_trainer.launch.verbs import launch as verb
@@ -133,13 +133,3 @@ def test_what_is_said_at_the_end(capsys):
     for outcome, message in ENDS:
         verb.report(outcome)
         assert capsys.readouterr().err == message
-
-
-def test_labels_have_colours_on_a_terminal_only(monkeypatch):
-    assert verb.paint_label("[a]", 0) == "[a]"
-    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    painted = [verb.paint_label("[a]", number) for number in (-1, 0, 1, 5)]
-    assert len(set(painted)) == 3
-    assert painted[1] == painted[3]

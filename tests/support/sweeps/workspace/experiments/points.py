@@ -3,13 +3,10 @@
 They depend on what the module holds and each call changes, as a user's may: generators, a count, a cache, an attribute.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from official_trainer import Task, inputs, register_config_factory, register_task_cls
 from official_trainer.config import (
@@ -19,26 +16,19 @@ from official_trainer.config import (
     ExportConfig,
     Fraction,
     OneOf,
-    OptimizationConfig,
     Positive,
     TaskConfig,
     TrainerConfig,
+    opt,
 )
-from official_trainer.config import optimization as opt
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import keras
 
-GENERATOR, COUNT = random.Random(0), itertools.count()
-CACHE: dict[int, Any] = {}
+GENERATOR, COUNT, CACHE = random.Random(0), itertools.count(), {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeepConfig(Config):
-    """Layers.
-
-    Attributes:
-      hidden: units of each.
-      dropout: share of units set to zero while training.
-    """
+    """Layers."""
 
     hidden: tuple[Positive, ...] = (4,)
     dropout: Fraction = 0.1
@@ -46,24 +36,12 @@ class DeepConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FlatConfig(Config):
-    """No layers.
-
-    Attributes:
-      decay: of the weights.
-    """
-
-    decay: Fraction = 0.0
+    """No layers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointsModel(OneOf):
-    """The model.
-
-    Attributes:
-      type: which.
-      deep: with layers.
-      flat: without.
-    """
+    """The model."""
 
     type: Literal["deep", "flat"] | None = "deep"
     deep: DeepConfig = DeepConfig()
@@ -72,25 +50,16 @@ class PointsModel(OneOf):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointsConfig(TaskConfig):
-    """Points and their classifier.
-
-    Attributes:
-      model: the classifier.
-    """
+    """Points and their classifier."""
 
     model: PointsModel = PointsModel()
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        deep = self.model.deep
-        if self.model.type == "deep" and deep.dropout > 0.4 and len(deep.hidden) > 1:
-            yield "model.deep.dropout", "needs one layer above 0.4"
 
 
 @register_task_cls(PointsConfig)
 class PointsTask(Task):
     """Says on which side a point is."""
 
-    def build_model(self) -> keras.Model:
+    def build_model(self):
         section = self.task_config.model
         point = x = keras.Input([2], name="point")
         if section.type == "deep":
@@ -99,29 +68,23 @@ class PointsTask(Task):
             x = keras.layers.Dropout(section.deep.dropout)(x)
         return keras.Model(point, keras.layers.Dense(2, dtype="float32", name="logits")(x))
 
-    def build_inputs(self, params: DataConfig, input_context: Any = None) -> tf.data.Dataset:
+    def build_inputs(self, params, input_context=None):
         return inputs.from_arrays(points(), params, input_context)
 
-    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+    def build_losses(self, labels, model_outputs, aux_losses=None):
         return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
 
-    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
+    def build_metrics(self, training=True):
         return []
 
 
 class Drawn:
-    """What was drawn.
+    """What was drawn: how often, and by which generator of NumPy."""
 
-    Attributes:
-      calls: how often.
-      generator: of NumPy.
-    """
-
-    calls = 0
-    generator: Any = None
+    calls, generator = 0, None
 
 
-def points() -> tuple[Any, Any]:
+def points():
     """Returns (points, sides): float32 [64, 2], int32 [64]; other ones in each call of a process."""
     import numpy as np
 
@@ -129,13 +92,14 @@ def points() -> tuple[Any, Any]:
     Drawn.generator = Drawn.generator or np.random.default_rng(0)
     CACHE[len(CACHE)] = None
     seeds = GENERATOR.randrange(1 << 30), next(COUNT), Drawn.calls, len(CACHE), Drawn.generator.integers(1 << 30)
-    found = np.random.default_rng(seeds).normal(size=(64, 2)).astype("float32")
-    return found, (found.sum(axis=1) > 0.3).astype("int32")
+    drawn = np.random.default_rng(seeds).normal(size=(64, 2)).astype("float32")
+    return drawn, (drawn.sum(axis=1) > 0.3).astype("int32")
 
 
 @register_config_factory("points")
-def experiment() -> ExperimentConfig:
+def experiment():
     """Six steps, three checkpoints, three evaluations."""
+    intervals = dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 2)
     return ExperimentConfig(
         task=PointsConfig(
             train_data=DataConfig(global_batch_size=8),
@@ -143,16 +107,10 @@ def experiment() -> ExperimentConfig:
         ),
         trainer=TrainerConfig(
             train_steps=6,
-            steps_per_loop=2,
-            summary_interval=2,
-            checkpoint_interval=2,
-            validation_interval=2,
             export=ExportConfig(at_end=False),
             best_checkpoint_eval_metric="validation_loss",
             best_checkpoint_metric_comp="lower",
-            optimizer_config=OptimizationConfig(
-                optimizer=opt.OptimizerConfig(type="adam"),
-                learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.01)),
-            ),
+            optimizer_config=opt.adam(0.01),
+            **intervals,
         ),
     )
