@@ -240,16 +240,6 @@ def test_a_broken_pipe_inside_a_run_is_a_failure(monkeypatch, capsys):
     assert "BrokenPipeError: worker" in capsys.readouterr().err
 
 
-def test_train_py_is_train(monkeypatch):
-    """T20: train.py's words go to `train`; its folder is the workspace to fall back on."""
-    seen = []
-    monkeypatch.setattr(train_verb, "run", lambda arguments: seen.append(arguments) or 0)
-    assert cli.main(["--experiment=digits", "--mode=train"], script="/some/where/train.py") == 0
-    (arguments,) = seen
-    assert (arguments.experiment, arguments.mode, arguments.home) == ("digits", "train", "/some/where")
-    assert arguments.argv == ["train.py", "--experiment=digits", "--mode=train"]
-
-
 def test_colour_on_a_terminal_only(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -253,23 +253,6 @@ def test_what_has_a_file_is_used_without_asking_for_packages(workspace, package,
     assert action("replica_integrity") == ReplicaIntegrityConfig()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "import no_such_module",
-            "trainer.actions[0].type: the type greet of greetings cannot be imported: ModuleNotFoundError: No module "
-            "named 'no_such_module'. Install it again: pip install --force-reinstall greetings",
-        ),
-        ("x = 1", "greetings_module must define one ActionConfig; it defines 0"),
-    ],
-)
-def test_an_action_of_a_package_that_is_wrong_is_said(package, text, message):
-    """N7: with the package, and what installs it."""
-    package(text, "greet")
-    assert message in said("[greet]")[0]
-
-
 def test_two_packages_with_one_name_are_named(package):
     """N7: which of them is meant is not known."""
     package(OWN, "greet")

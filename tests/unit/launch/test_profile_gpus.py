@@ -36,22 +36,6 @@ def test_each_process_is_told_how_many(capfd):
     assert code == 0 and GIVEN_GPUS not in shown
 
 
-@pytest.mark.parametrize(
-    ("changes", "words", "said"),
-    [
-        ({}, ["task.train_data.global_batch_size=12"], "12 does not divide over 8 GPUs; use 8 or 16"),
-        ({}, ["runtime.num_gpus=8"], "runtime.num_gpus: asks for 8 GPUs, and each process is given 4; leave it out,"),
-        ({"ps": 1, "tasks_per_node": 2}, [], "under a coordinator a worker uses one; set resources.gpus to 1"),
-    ],
-)
-def test_a_use_that_processes_could_not_make(capfd, changes, words, said):
-    """N20: said before anything is submitted."""
-    code, _, error = launch(
-        capfd, "slurm", {**ON_SLURM, **changes}, "task.validation_data.global_batch_size=64", *words
-    )
-    assert code == 2 and said in error
-
-
 def test_fewer_are_used_where_that_is_said(capfd):
     """N20: batches divide over those."""
     words = ["runtime.num_gpus=1", "task.train_data.global_batch_size=6", "task.validation_data.global_batch_size=6"]

@@ -356,10 +356,11 @@ def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, r
     monkeypatch.chdir(tmp_path)
 
     def say(fields):
-        Path("p.yaml").write_text(json.dumps({"node_local": [], "workers": 2, **fields}))
+        profile = {name: value for name, value in fields.items() if name != "words"}
+        Path("p.yaml").write_text(json.dumps({"node_local": [], "workers": 2, **profile}))
         words = ["launch", "slurm", "--profile=p.yaml", "--submit", "digits_mlp", "--model_dir=/tmp/run"]
         words += ["task.train_data.global_batch_size=80", "task.validation_data.global_batch_size=80"]
-        assert cli.main(words) == 2
+        assert cli.main([*words, *fields.get("words", ())]) == 2
         return capfd.readouterr().err.replace(str(tmp_path), "…")
 
     golden.check({"jobs of Slurm": say}, request, golden.COMMANDS)
