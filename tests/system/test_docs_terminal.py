@@ -3,6 +3,8 @@
 import html
 import re
 
+import pytest
+
 from docs import generate
 from docs.generators import terminal
 from tests.support.docs.outputs import masked
@@ -16,6 +18,7 @@ def masked_screen(lines):
     return {*masked(line for line in whole if line)}
 
 
+@pytest.mark.full
 def test_the_picture_of_a_terminal_looks_as_a_run_does(tmp_path):
     """Every line in `docs/images/terminal.svg` has a form that a run prints; numbers and times may differ."""
     lines = {}

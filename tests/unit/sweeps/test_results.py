@@ -73,15 +73,12 @@ def test_a_damaged_sweep_is_an_error_with_its_path(text, why, tmp_path):
         results.summary(str(tmp_path))
 
 
-def test_a_study_that_is_another_or_damaged_is_an_error(tmp_path):
+def test_a_study_that_is_another_is_an_error(tmp_path):
     """N21: with the path of the journal."""
     write_sweep(tmp_path, [trial(0.5)])
     journal = tmp_path / "study.log"
     journal.write_text(journal.read_text().replace('"sweep"', '"other"'))
     with pytest.raises(SweepError, match=r"study.log has no study 'sweep'; put a good copy back"):
-        results.summary(str(tmp_path))
-    (tmp_path / "study.log").write_text("no journal\nat all\n")
-    with pytest.raises(SweepError, match=r"study.log cannot be read \("):
         results.summary(str(tmp_path))
 
 

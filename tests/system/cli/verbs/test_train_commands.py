@@ -11,7 +11,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 from tests.support.docs.session import first_run
 from tests.support.forked import run_command
 
@@ -29,7 +29,13 @@ def record(model_dir, name="run.json"):
     return json.loads((Path(model_dir) / name).read_text())
 
 
-@pytest.mark.parametrize("experiment", sorted(registry.named(ROOT)))
+ELSEWHERE = {"digits_cnn", "digits_keras3", "digits_mlp"}
+"""Experiments whose smoke runs are those of many tests and pages."""
+
+
+@pytest.mark.parametrize(
+    "experiment", [full(name) if name in ELSEWHERE else name for name in sorted(registry.named(ROOT))]
+)
 def test_every_experiment_runs_from_its_smoke_config(experiment, model_dir):
     """T20, T19, G9: trains, evaluates, saves and exports in seconds, on real data."""
     done = train(model_dir, smoke(experiment), experiment=experiment)
