@@ -13,7 +13,25 @@ def ends(*pairs, told=()):
     return [End(name=name, role=name.split()[0], code=code, was_told=name in told) for name, code in pairs]
 
 
-CAUSES = []
+CAUSES = [
+    (ends(("worker 0", 0), ("worker 1", 0)), 0, None),
+    (ends(("worker 0", 75), ("worker 1", 3)), 3, "worker 1"),
+    (ends(("worker 0", 2), ("worker 1", 3)), 2, "worker 0"),
+    (ends(("worker 0", 75), ("worker 1", 75)), 75, "worker 0"),
+    (ends(("worker 0", 75), ("worker 1", -6), ("worker 2", -9)), 75, "worker 2"),
+    (ends(("worker 0", -6), ("worker 1", 1)), 1, "worker 1"),
+    (ends(("worker 0", 75), ("worker 1", -6)), 75, "worker 1"),
+    (ends(("worker 0", 143), ("worker 1", 75)), 143, "worker 0"),
+    (ends(("worker 0", 143), ("worker 1", 4)), 4, "worker 1"),
+    (ends(("worker 0", 137), ("worker 1", 75)), 75, "worker 0"),
+    (ends(("worker 0", 5), ("worker 1", 1), told=("worker 1",)), 5, "worker 0"),
+    (ends(("worker 0", 75), ("worker 1", -9), told=("worker 1",)), 75, "worker 1"),
+    (ends(("worker 0", 75), ("worker 1", -6), told=("worker 1",)), 75, "worker 0"),
+    (ends(("ps 0", -9), ("chief", 75), ("worker 0", -15), told=("worker 0",)), 75, "ps 0"),
+    (ends(("worker 0", -9), ("chief", 0), ("ps 0", -15), told=("ps 0",)), 0, None),
+    (ends(("worker 0", 0), ("evaluator", 4)), 4, "evaluator"),
+    (ends(("evaluator", 4), ("worker 0", 3)), 3, "worker 0"),
+]
 
 
 def test_whose_failure_it_was():
