@@ -5,22 +5,13 @@ import pytest
 import tensorflow as tf
 from official.modeling import optimization as garden_optimization
 
-from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.config import schema
 from official_trainer.engine.recovery import NonFiniteError
-from official_trainer.lazy import keras
-from official_trainer.runs import run
-from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 
 BAD_STEP = 37
 """Step whose batch holds a value that is not a number."""
-
-
-class BadBatchConfig(schema.TaskConfig):
-    """Config class of its own, so that it can have a Task of its own."""
 
 
 class Stream:
@@ -45,7 +36,6 @@ def batches():
             yield features, toy.LABELS[rows]
 
 
-@registry.register_task_cls(BadBatchConfig)
 class BadBatchTask(toy.ToyTask):
     """The toy task on batches that tests choose."""
 
@@ -64,14 +54,10 @@ class BadBatchTask(toy.ToyTask):
         return {**logs, self.loss: logs[self.loss] + tf.nn.relu(loud - 100.0)}
 
 
-@registry.register_config_factory("bad_batch")
-def bad_batch():
-    """Sixty steps, saved every ten."""
-    base = toy.experiment(summary_interval=10, checkpoint_interval=10, validation_interval=30, steps_per_loop=1000)
-    task = BadBatchConfig(
-        train_data=schema.DataConfig(global_batch_size=10), validation_data=schema.DataConfig(global_batch_size=32)
-    )
-    return base.replace(task=task, trainer=base.trainer.replace(train_steps=60))
+do = toy.runs_of(
+    "bad_batch", BadBatchTask, train_steps=60, summary_interval=10, checkpoint_interval=10, validation_interval=30,
+    steps_per_loop=1000, export=toy.NO_EXPORT,
+)  # fmt: skip
 
 
 def choose_batches(monkeypatch):
@@ -80,13 +66,6 @@ def choose_batches(monkeypatch):
     for name in ("bad_too", "loud", "without"):
         monkeypatch.setattr(Stream, name, ())
     return Stream
-
-
-def do(model_dir, *sets, **options):
-    keras.backend.clear_session()
-    sets = ("trainer.export.at_end=false", *sets)
-    resolved = configuration.resolve(registry.get_config("bad_batch"), experiment="bad_batch", sets=sets)
-    return run.run("bad_batch", resolved, mode="train_and_eval", model_dir=str(model_dir), quiet=True, **options)
 
 
 COSINE = "trainer.optimizer_config.learning_rate={type: cosine, cosine: {initial_learning_rate: 0.02, decay_steps: 99}}"

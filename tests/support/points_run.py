@@ -1,13 +1,9 @@
 """Runs of twenty steps on a source, some of whose examples cannot be read."""
 
 import dataclasses
-from pathlib import Path
 
-from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.config import schema
-from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
 from tests.support import toy
 
@@ -47,17 +43,7 @@ class PointsTask(toy.ToyTask):
         return inputs.from_source(Points(self.task_config.bad), params, input_context)
 
 
-@registry.register_config_factory("points_run")
-def points_run():
-    """Twenty steps, of which an epoch takes thirteen."""
-    base = toy.experiment(steps_per_loop=5, summary_interval=5, checkpoint_interval=5, validation_interval=10)
-    data = schema.DataConfig(global_batch_size=8)
-    task = PointsConfig(train_data=data, validation_data=data)
-    return base.replace(task=task, trainer=base.trainer.replace(train_steps=20))
-
-
-def do(folder, *sets, **options):
-    keras.backend.clear_session()
-    sets = ["trainer.export.at_end=false", *sets]
-    resolved = configuration.resolve(registry.get_config("points_run"), experiment="points_run", sets=sets)
-    run.run("points_run", resolved, mode="train_and_eval", model_dir=str(Path(folder) / "run"), quiet=True, **options)
+do = toy.runs_of(  # an epoch takes thirteen steps
+    "points_run", None, PointsConfig, batch=8, eval_batch=8, train_steps=20, steps_per_loop=5, summary_interval=5,
+    checkpoint_interval=5, validation_interval=10, export=toy.NO_EXPORT,
+)  # fmt: skip

@@ -6,11 +6,8 @@ import time
 
 import tensorflow as tf
 
-from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.config import schema
-from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
@@ -47,20 +44,9 @@ class SleepyTask(toy.ToyTask):
         return super().train_step(inputs, model, optimizer, metrics)
 
 
-@registry.register_config_factory("sleepy")
-def sleepy():
-    base = toy.experiment(summary_interval=20, checkpoint_interval=20, validation_interval=40)
-    data = schema.DataConfig(global_batch_size=10)
-    return base.replace(
-        task=SleepyConfig(train_data=data, validation_data=data), trainer=base.trainer.replace(train_steps=80)
-    )
-
-
-def do(model_dir, *sets, **options):
-    keras.backend.clear_session()
-    resolved = configuration.resolve(registry.get_config("sleepy"), experiment="sleepy", sets=sets)
-    options = {"mode": "train_and_eval", "quiet": True, "model_dir": model_dir, **options}
-    return run.run("sleepy", resolved, **options)
+do = toy.runs_of(
+    "sleepy", None, SleepyConfig, train_steps=80, summary_interval=20, checkpoint_interval=20, validation_interval=40
+)
 
 
 def recorded(model_dir):

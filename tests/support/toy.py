@@ -6,21 +6,16 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.config import schema
-from official_trainer.config.optimization import (
-    AdamConfig,
-    ConstantLrConfig,
-    LrConfig,
-    OptimizationConfig,
-    OptimizerConfig,
-)
+from official_trainer.config import opt, schema
 from official_trainer.distributed import strategy as distribute
 from official_trainer.engine.trainer import Trainer
 from official_trainer.inputs import from_arrays
 from official_trainer.lazy import keras
-from official_trainer.tasks import random_streams
+from official_trainer.runs import run
+from official_trainer.tasks import random_streams, registry
 from official_trainer.tasks.task import Task
 
 NUM_EXAMPLES = 101
@@ -58,6 +53,13 @@ class ToyTask(Task):
         return [keras.metrics.SparseCategoricalAccuracy("accuracy")]
 
 
+class InMemory(ToyTask):
+    """Shuffled data in memory, which start at any step."""
+
+    def build_inputs(self, params, input_context=None):
+        return from_arrays((FEATURES, LABELS), params, input_context)
+
+
 class Undropped(ToyTask):
     """Without dropout, whose draws depend on the step."""
 
@@ -85,19 +87,44 @@ class Exact(ToyTask):
 
 
 def experiment(batch=10, eval_batch=10, enable_xla=False, ema=None, **trainer):
-    optimizer_config = OptimizationConfig(
-        optimizer=OptimizerConfig(type="adam", adam=AdamConfig()),
-        learning_rate=LrConfig(type="constant", constant=ConstantLrConfig(learning_rate=0.01)),
-        ema=ema,
-    )
+    optimizer_config = opt.adam(0.01).replace(ema=ema)
     return schema.ExperimentConfig(
         task=schema.TaskConfig(
             train_data=schema.DataConfig(global_batch_size=batch),
             validation_data=schema.DataConfig(global_batch_size=eval_batch),
         ),
-        trainer=schema.TrainerConfig(train_steps=100, optimizer_config=optimizer_config, **trainer),
+        trainer=schema.TrainerConfig(**{"train_steps": 100, "optimizer_config": optimizer_config, **trainer}),
         runtime=schema.RuntimeConfig(enable_xla=enable_xla),
     )
+
+
+def resolved(name, *sets, **options):
+    """Returns the resolved config of a registered experiment."""
+    return configuration.resolve(registry.get_config(name), experiment=name, sets=sets, **options)
+
+
+def runs_of(name, task_cls, task_config=schema.TaskConfig, *, batch=10, eval_batch=32, ema=None, **trainer):
+    """Registers an experiment of a task; returns `do(model_dir, *sets, …)`, which runs it in this process.
+
+    Where the config of the task has fields of its own, it tells the task, and `task_cls` is None.
+    """
+
+    def factory():
+        base = experiment(batch, eval_batch, ema=ema, **trainer)
+        data = {"train_data": base.task.train_data, "validation_data": base.task.validation_data}
+        return base.replace(task=task_config(**data))
+
+    registry.register_config_factory(name, task_cls=task_cls)(factory)
+
+    def do(model_dir, *sets, mode="train_and_eval", config_files=(), **options):
+        keras.backend.clear_session()
+        config, options = resolved(name, *sets, config_files=config_files), {"quiet": True, **options}
+        return run.run(name, config, mode=mode, model_dir=str(model_dir), **options)
+
+    return do
+
+
+NO_EXPORT = schema.ExportConfig(at_end=False)
 
 
 def commit(model_dir, step, facts=None):

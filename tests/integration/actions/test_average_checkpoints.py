@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import config as configuration
+from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.average_checkpoints import AverageCheckpointsConfig, AverageError
 from official_trainer.actions.batch_norm import BatchNormError, BatchNormStatistics
 from official_trainer.actions.schedule import ActionError
@@ -18,23 +18,84 @@ from official_trainer.config import ConfigError
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
-from official_trainer.tasks import registry
 from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
-from tests.support.batch_norm_runs import (
-    AVERAGE,
-    INTERVAL,
-    NormTask,
-    PlainNormTask,
-    do,
-    loaded,
-    parts,
-    strategies,
-    trained,
-    view,
-)
+from tests.support.cases import cases
 from tests.support.runs import assert_same_checkpoint, values
+
+INTERVAL = 4
+
+
+class NormTask(toy.InMemory):
+    """Two batch-norm layers, dropout between them, data shuffled in memory."""
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        hidden = keras.layers.BatchNormalization(name="first")(features)
+        hidden = keras.layers.Dense(8, "tanh", name="dense")(hidden)
+        hidden = keras.layers.Dropout(0.3)(hidden)
+        hidden = keras.layers.BatchNormalization(name="second")(hidden)
+        return keras.Model(features, keras.layers.Dense(3, name="logits")(hidden))
+
+
+do = toy.runs_of(  # the last step is no multiple of the checkpoint interval
+    "norm_run", NormTask, train_steps=22, steps_per_loop=5, summary_interval=8, checkpoint_interval=INTERVAL,
+    validation_interval=11, max_to_keep=1,
+)  # fmt: skip
+
+
+AVERAGE = "trainer.actions=[{type: average_checkpoints, last: 3, recalibrate_batch_norm: 4, export: true}]"
+
+
+def trained(strategy, model_dir, task_cls=NormTask, steps=12, **options):
+    """Returns a trainer after some steps, whose checkpoints at each interval are saved, and a view of its run."""
+    config = toy.experiment(checkpoint_interval=INTERVAL, **options)
+    trainer = toy.build(config, task_cls=task_cls, strategy=strategy)
+    store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
+    for step in range(INTERVAL, steps + 1, INTERVAL):
+        trainer.train(INTERVAL)
+        trainer.checkpoint_state.synchronize()
+        trainer.checkpoint_state.before_save()
+        store.save(step)
+    return trainer, view(trainer, model_dir, store)
+
+
+def view(trainer, model_dir, store):
+    rows = []
+    tracker = types.SimpleNamespace(log=lambda split, step, logs: rows.append((split, step, logs)), rows=rows)
+    state = LoopState(step=int(trainer.global_step.numpy()))
+    return Run(state=state, trainer=trainer, model_dir=model_dir, tracker=tracker, saved_steps=store.steps)
+
+
+def parts(trainer):
+    """Returns what every replica holds, of the model, the optimizer and the metrics of training."""
+    metrics = [v for metric in [*trainer.train_metrics, trainer.train_loss] for v in metric.variables]
+    variables = [*trainer.model.variables, *trainer.optimizer.variables(), *metrics]
+    return [part.numpy() for variable in variables for part in getattr(variable, "values", (variable,))]
+
+
+class PlainNormTask(NormTask):
+    """The same in the order of the arrays, and without dropout, so that NumPy can follow."""
+
+    build_inputs = toy.ToyTask.build_inputs
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        hidden = keras.layers.BatchNormalization(name="first")(features)
+        hidden = keras.layers.Dense(8, "tanh", name="dense")(hidden)
+        hidden = keras.layers.BatchNormalization(name="second")(hidden)
+        return keras.Model(features, keras.layers.Dense(3, name="logits")(hidden))
+
+
+strategies = pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "mirrored2"))
+
+
+def loaded(directory, step, task_cls=NormTask):
+    """Returns the model's values in a checkpoint, in the order of its variables."""
+    model = task_cls(None).build_model()
+    tf.train.Checkpoint(model=model).read(f"{directory}/ckpt-{step}").expect_partial()
+    return [variable.numpy() for variable in model.variables]
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +289,60 @@ def test_fewer_batches_than_asked_for_are_used(off_interval, monkeypatch, caplog
         action.on_step(run)
 
 
+@strategies
+def test_statistics_are_the_pooled_mean_and_variance(strategy, model_dir):
+    """G15: over three batches of the training data as one; each layer normalises by the batch its replica sees."""
+    trainer, run = trained(strategy, model_dir, PlainNormTask)
+    before = [v.numpy() for v in trainer.model.variables]
+    action = AverageCheckpointsConfig(last=1, recalibrate_batch_norm=3, evaluate=False).build()
+    action.on_start(run)
+    action.on_step(run)
+    names = [variable.name for variable in trainer.model.variables]
+    found = dict(zip(names, loaded(f"{model_dir}/averaged", 12, PlainNormTask), strict=True))
+    for variable, value in zip(trainer.model.variables, before, strict=True):
+        if "moving" not in variable.name:
+            assert found[variable.name].tobytes() == value.tobytes()
+    weights = {name: value.astype(np.float64) for name, value in found.items()}
+    examples = toy.FEATURES[:30].astype(np.float64)
+    seen = []
+    for shard in np.split(examples, 6 if strategy == "mirrored2" else 3):
+        normalised = (shard - shard.mean(0)) / np.sqrt(shard.var(0) + 1e-3)
+        normalised = normalised * weights["first/gamma:0"] + weights["first/beta:0"]
+        seen.append(np.tanh(normalised @ weights["dense/kernel:0"] + weights["dense/bias:0"]))
+    for layer, pooled in (("first", examples), ("second", np.concatenate(seen))):
+        np.testing.assert_allclose(found[f"{layer}/moving_mean:0"], pooled.mean(0), rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(found[f"{layer}/moving_variance:0"], pooled.var(0), rtol=2e-5)
+
+
+class UnseededTask(NormTask):
+    """Shuffles in a way of its own, with a seed that TensorFlow draws."""
+
+    def build_inputs(self, params, input_context=None):
+        size = input_context.get_per_replica_batch_size(params.global_batch_size)
+        dataset = toy.examples(toy.NUM_EXAMPLES)
+        return dataset.shuffle(50).repeat().batch(size) if params.is_training else dataset.batch(size)
+
+
+def test_the_data_of_the_run_is_not_touched(model_dir):
+    """G15: neither the iterator that trains nor what TensorFlow draws next; and the batches are always the same."""
+    trainer, run = trained("off", model_dir, UnseededTask, steps=4)
+    other, _ = trained("off", f"{model_dir}-other", UnseededTask, steps=4)
+    tf.random.set_seed(5)
+    drawn = tf.random.uniform([3]).numpy(), tf.random.uniform([3]).numpy()
+    action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=2).build()
+    tf.random.set_seed(5)
+    first = tf.random.uniform([3]).numpy()
+    epoch, batch = trainer.train_iterator.epoch(4), next(trainer.train_iterator.first_batches())
+    action.on_start(run)
+    action.on_step(run)
+    np.testing.assert_array_equal([first, tf.random.uniform([3]).numpy()], drawn)
+    trainer.train(3)
+    other.train(3)
+    toy.assert_bitwise_equal(parts(trainer), parts(other))
+    assert trainer.train_iterator.epoch(4) == epoch
+    toy.assert_bitwise_equal(next(trainer.train_iterator.first_batches()), batch)
+
+
 # What is refused.
 
 
@@ -270,6 +385,5 @@ def test_a_run_that_averages_already_is_refused_before_the_first_step(tmp_path):
 )
 def test_a_config_that_makes_no_sense_is_refused(fields, message):
     """G15, T19: with the fix."""
-    sets = [f"trainer.actions=[{{type: average_checkpoints, {fields}}}]"]
     with pytest.raises(ConfigError, match=f"trainer.actions.0..{message}"):
-        configuration.resolve(registry.get_config("norm_run"), experiment="norm_run", sets=sets)
+        toy.resolved("norm_run", f"trainer.actions=[{{type: average_checkpoints, {fields}}}]")

@@ -6,18 +6,43 @@ import sys
 import textwrap
 import threading
 import time
+import types
 
 import pytest
 
 from official_trainer import config as configuration
+from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.command import CommandConfig
-from official_trainer.actions.schedule import ActionError
+from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import ConfigError, ExperimentConfig
 from official_trainer.engine.recovery import NonFiniteError
-from official_trainer.stopping import PreemptedError
+from official_trainer.stopping import PreemptedError, StopRequest
 from tests.support.action_runs import NAME, do
-from tests.support.actions.events import Events
 from tests.support.runs import differences
+
+
+class Events:
+    """A schedule with one action, and a run of 100 steps for it to see."""
+
+    def __init__(self, action, model_dir, on_error="warn"):
+        action.on_error = on_error
+        self.action, self.schedule = action, Schedule([action])
+        trainer = types.SimpleNamespace(process_group=types.SimpleNamespace(stop=StopRequest()))
+        self.run = Run(state=LoopState(end_step=100), trainer=trainer, model_dir=str(model_dir), tracker=None)
+        self.schedule.start(self.run)
+
+    def step(self, step, **logs):
+        self.run.state.step = self.run.summary_step = step
+        self.run.train_logs = logs
+        self.schedule.step(summarized=True, ended=step == 100)
+
+    def eval(self, step, **logs):
+        self.run.state.step = step
+        self.schedule.evaluation(logs, ended=step == 100)
+
+    def end(self, failure=None):
+        self.schedule.end(failure)
+
 
 WRITE = """
 import json, os, sys

@@ -4,18 +4,28 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.export_saved_model import ExportSavedModelConfig
 from official_trainer.config import ConfigError
+from official_trainer.config.optimization import EMAConfig
 from official_trainer.lazy import keras
-from official_trainer.tasks import export, registry
+from official_trainer.tasks import export
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 from tests.support.cases import cases
-from tests.support.export_runs import do, exports
 from tests.support.runs import bits
+
+do = toy.runs_of(
+    "exported_run", toy.InMemory, train_steps=12, steps_per_loop=4, summary_interval=10, checkpoint_interval=10,
+    validation_interval=4, ema=EMAConfig(average_decay=0.9), export=toy.NO_EXPORT,
+)  # fmt: skip
+
+
+def exports(model_dir):
+    """Returns folder → what the export in it stands for."""
+    found = Path(model_dir, "export").glob("*/*/export.json")
+    return {f"{path.parts[-3]}/{path.parts[-2]}": json.loads(path.read_text()) for path in found}
 
 
 def loss_of(directory):
@@ -30,7 +40,7 @@ def test_exports_are_made_where_they_are_due(model_dir):
         "trainer.actions=[{type: export_saved_model, max_to_keep: 2}, "
         "{type: export_saved_model, name: often, directory: often, when: {every: 5}, max_to_keep: 1}]"
     )
-    do(model_dir, actions, "trainer.train_steps=12", "trainer.validation_interval=4")
+    do(model_dir, actions)
     found = exports(model_dir)
     assert {name: record["step"] for name, record in found.items()} == {"steps/8": 8, "steps/12": 12, "often/10": 10}
     rows = {row["step"]: row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "validation"}
@@ -93,6 +103,5 @@ def test_another_way_from_an_earlier_step_replaces_exports(tmp_path):
 )
 def test_a_folder_that_is_taken_or_none_is_refused(name, message):
     """T19: with the fix."""
-    sets = [f"trainer.actions=[{{type: export_saved_model, directory: {name}}}]"]
     with pytest.raises(ConfigError, match=f"trainer.actions.0..directory: {message}"):
-        configuration.resolve(registry.get_config("exported_run"), experiment="exported_run", sets=sets)
+        toy.resolved("exported_run", f"trainer.actions=[{{type: export_saved_model, directory: {name}}}]")

@@ -171,14 +171,6 @@ def test_a_plan_by_the_clock_is_kept_beside_the_looks(profiler, tmp_path):
     assert len(begun) == 4
 
 
-def test_profiles_back_to_back(profiler, tmp_path):
-    """N24: one may begin where another one ends; none begins after the last step."""
-    steps = Steps(profiler, tmp_path, When(every=5), steps=5)
-    steps.to(100)
-    assert profiler.log[:4] == [("start", 5), ("stop", 10), ("start", 10), ("stop", 15)]
-    assert profiler.log[-1] == ("stop", 100)
-
-
 def test_going_back_stops_it(profiler, tmp_path):
     """N24, N2: the step at which it was to stop may never come."""
     steps = Steps(profiler, tmp_path, When(at_steps=(10,)), steps=50)

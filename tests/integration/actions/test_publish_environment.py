@@ -5,34 +5,12 @@ import logging
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from official_trainer import config as configuration
-from official_trainer.lazy import keras
-from official_trainer.runs import run
-from official_trainer.tasks import registry
 from official_trainer.tracking.record import versions
 from tests.support import toy
 
-
-@registry.register_config_factory("environment")
-def environment():
-    """Four steps."""
-    base = toy.experiment()
-    return base.replace(task=EnvironmentConfig(), trainer=base.trainer.replace(train_steps=4))
-
-
-class EnvironmentConfig(configuration.TaskConfig):
-    """Config class of its own, so that it can have a Task of its own."""
-
-
-registry.register_task_cls(EnvironmentConfig)(toy.ToyTask)
-
-
-def do(model_dir, *sets):
-    keras.backend.clear_session()
-    sets = ["trainer.export.at_end=false", "runtime.distribution_strategy=mirrored", *sets]
-    resolved = configuration.resolve(registry.get_config("environment"), experiment="environment", sets=sets)
-    argv = ("train.py", "--x=a b|c")
-    return run.run("environment", resolved, mode="train", model_dir=model_dir, quiet=True, argv=argv)
+do = toy.runs_of("environment", toy.ToyTask, train_steps=4, export=toy.NO_EXPORT)
+HOW = {"mode": "train", "argv": ("train.py", "--x=a b|c")}
+MIRRORED = "runtime.distribution_strategy=mirrored"
 
 
 def texts(model_dir):
@@ -47,7 +25,7 @@ def texts(model_dir):
 def test_every_run_says_what_it_is_made_of(model_dir, caplog):
     """B8: as texts in TensorBoard and in the log, once however often it is started, and again what has changed."""
     with caplog.at_level(logging.DEBUG, logger="official_trainer"):
-        do(model_dir)
+        do(model_dir, MIRRORED, **HOW)
     said = texts(model_dir)
     assert {tag: len(found) for tag, found in said.items()} == {"environment": 1, "parameters": 1, "config": 1}
     (table,), (parameters,), (config,) = said.values()
@@ -66,5 +44,5 @@ def test_every_run_says_what_it_is_made_of(model_dir, caplog):
     for line in ("strategy: MirroredStrategy, 2 replicas", "83 parameters, 83 of them trainable", "  train_steps: 4"):
         assert line in caplog.text
     named = "trainer.actions=[{type: publish_environment, priority: 5, name: mine}]"
-    do(model_dir, named)  # in its own section; the config is another one by that
+    do(model_dir, MIRRORED, named, **HOW)  # in its own section; the config is another one by that
     assert [len(texts(model_dir)[tag]) for tag in ("environment", "parameters", "config")] == [1, 1, 2]

@@ -35,11 +35,6 @@ from tests.support.predictions import Noisy, arrays, contents, records, stream
 NUM_TRAINING = 60
 
 
-class SplitConfig(schema.TaskConfig):
-    """Config class of its own, so that it can have a Task of its own."""
-
-
-@registry.register_task_cls(SplitConfig)
 class SplitTask(toy.ToyTask):
     """The toy task, shuffled, with other examples for training than for evaluation."""
 
@@ -48,25 +43,14 @@ class SplitTask(toy.ToyTask):
         return inputs.from_arrays((toy.FEATURES[part], toy.LABELS[part]), params, input_context)
 
 
-@registry.register_config_factory("toy_predict")
-def toy_predict():
-    """Twenty steps, with averaged weights."""
-    data = {name: schema.DataConfig(global_batch_size=10) for name in ("train_data", "validation_data")}
-    base = toy.experiment(checkpoint_interval=10, validation_interval=10, best_checkpoint_eval_metric="accuracy",
-                          ema=EMAConfig(average_decay=0.9))  # fmt: skip
-    trainer = base.trainer.replace(train_steps=20, export=schema.ExportConfig(at_end=False))
-    return base.replace(task=SplitConfig(**data), trainer=trainer)
-
-
-def resolve(*sets):
-    return configuration.resolve(registry.get_config("toy_predict"), experiment="toy_predict", sets=sets)
+run_toy = toy.runs_of(
+    "toy_predict", SplitTask, eval_batch=10, train_steps=20, checkpoint_interval=10, validation_interval=10,
+    best_checkpoint_eval_metric="accuracy", ema=EMAConfig(average_decay=0.9), export=toy.NO_EXPORT,
+)  # fmt: skip
 
 
 def do(model_dir, *sets, mode="predict", checkpoint="latest", **settings):
-    keras.backend.clear_session()
-    prediction = PredictionSettings(**settings)
-    options = {"quiet": True, "checkpoint": checkpoint, "prediction": prediction}
-    return run.run("toy_predict", resolve(*sets), mode=mode, model_dir=model_dir, **options)
+    return run_toy(model_dir, *sets, mode=mode, checkpoint=checkpoint, prediction=PredictionSettings(**settings))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +59,9 @@ def trained(tmp_path_factory):
     model_dir = str(tmp_path_factory.mktemp("trained") / "run")
     do(model_dir, mode="train_and_eval")
     keras.backend.clear_session()
-    trainer = build(Job(experiment="toy_predict", resolved=resolve(), model_dir=model_dir, mode="eval"))
+    trainer = build(
+        Job(experiment="toy_predict", resolved=toy.resolved("toy_predict"), model_dir=model_dir, mode="eval")
+    )
     trainer.checkpoint_state.load_weights(model_dir, 20)
     plain = trainer.model.predict(toy.FEATURES, verbose=0)
     with trainer.weights_averaged():
@@ -220,7 +206,7 @@ def test_nothing_to_predict_is_refused(trained, model_dir, tmp_path, monkeypatch
 
 def test_a_section_that_is_not_there_is_refused(tmp_path):
     """N18: with those that are."""
-    resolved = resolve()
+    resolved = toy.resolved("toy_predict")
     config = resolved.config.replace(task=resolved.config.task.replace(validation_data=None))
     resolved = dataclasses.replace(resolved, config=config)
     job = Job(experiment="x", resolved=resolved, model_dir=str(tmp_path), mode="predict")

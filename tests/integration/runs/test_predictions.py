@@ -220,15 +220,6 @@ def test_any_number_of_processes_write_what_one_does(num_batches, count, tmp_pat
     assert contents(tmp_path / "shared") == contents(tmp_path / "whole")
 
 
-def test_the_process_that_ends_last_says_that_all_is_there(tmp_path):
-    """N18: also one that was killed before it could, and is started again."""
-    fill(opened(tmp_path, (0, 2)), 9)
-    fill(opened(tmp_path, (1, 2)), 9, most=2)
-    assert not manifest_in(tmp_path)["done"]
-    assert opened(tmp_path, (1, 2)).finish(5)
-    assert manifest_in(tmp_path)["done"]
-
-
 def test_a_file_that_is_gone_is_written_again(tmp_path):
     """N18: of predictions that were done, and their manifest stays as it is."""
     fill(opened(tmp_path), 9)

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from official_trainer import config as configuration
 from official_trainer import inputs
-from official_trainer.config import ConfigError, DataConfig, schema
+from official_trainer.config import ConfigError, schema
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
@@ -20,15 +19,10 @@ from tests.support import points_run, several_tasks, toy  # noqa: F401  two regi
 from tests.support.cases import cases
 
 
-class RecordsConfig(schema.TaskConfig):
-    """Config class of its own, so that it can have a Task of its own."""
-
-
 def parse(record):
     return tf.strings.to_number(record)[None], 1.0
 
 
-@registry.register_task_cls(RecordsConfig)
 class RecordsTask(toy.ToyTask):
     """Records of texts; an evaluation has arrays."""
 
@@ -39,15 +33,17 @@ class RecordsTask(toy.ToyTask):
         return inputs.from_source(records, params, input_context, parse_fn=parse)
 
 
-@registry.register_config_factory("seen_records")
-def seen_records():
-    data = DataConfig(global_batch_size=20)
-    return toy.experiment().replace(task=RecordsConfig(train_data=data, validation_data=data))
+toy.runs_of("seen_records", RecordsTask, batch=20, eval_batch=20)
 
 
 def job_of(experiment, *sets):
-    resolved = configuration.resolve(registry.get_config(experiment), experiment=experiment, sets=sets)
-    return Job(experiment=experiment, resolved=resolved, model_dir="never_written", mode="eval", quiet=True)
+    return Job(
+        experiment=experiment,
+        resolved=toy.resolved(experiment, *sets),
+        model_dir="never_written",
+        mode="eval",
+        quiet=True,
+    )
 
 
 def look(experiment, *sets, names=("train_data", "validation_data")):
@@ -89,7 +85,7 @@ def test_a_scan_counts_and_lists_bad_examples(monkeypatch):
 def test_a_bad_example_ends_the_run(index, tmp_path):
     """N45: before training if it is the first, else when it is due; with the exit code of data, and its place."""
     with pytest.raises(DataError, match=f"^example {index}: its checksum is wrong") as caught:
-        points_run.do(tmp_path, f"task.bad=[{index}]")
+        points_run.do(tmp_path / "run", f"task.bad=[{index}]")
     assert caught.value.exit_code == ExitCode.DATA
 
 
@@ -118,9 +114,7 @@ class FailingTask(toy.ToyTask):
         return inputs.from_source(examples, params, input_context, transform_fn=function)
 
 
-@registry.register_config_factory("seen_failing")
-def seen_failing():
-    return toy.experiment().replace(task=FailingConfig(train_data=DataConfig(global_batch_size=20)))
+toy.runs_of("seen_failing", None, FailingConfig, batch=20)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,56 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from official_trainer import inputs
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import schema
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
-from tests.support.record_runs import RecordsTask, do, write_all
+from tests.support import toy
+
+
+class RecordsTask(toy.ToyTask):
+    """The toy task, from TFRecord files."""
+
+    def build_inputs(self, params, input_context=None):
+        def parse(record):
+            spec = {"x": tf.io.FixedLenFeature([6], tf.float32), "y": tf.io.FixedLenFeature([], tf.int64)}
+            example = tf.io.parse_single_example(record, spec)
+            return example["x"], example["y"]
+
+        return inputs.from_tfrecords(params, input_context, parse_fn=parse)
+
+
+do = toy.runs_of(
+    "records_run", RecordsTask, batch=8, eval_batch=8, train_steps=20, steps_per_loop=5, summary_interval=5,
+    checkpoint_interval=5, validation_interval=10, export=toy.NO_EXPORT,
+)  # fmt: skip
+
+
+def train(folder, *sets, config_files=()):
+    """Trains on the files of a folder."""
+    paths = {"train_data": "train-*.tfrecord", "validation_data": "dev.tfrecord"}
+    data = {"task": {name: {"input_path": f"{folder}/{path}"} for name, path in paths.items()}}
+    (folder / "data.yaml").write_text(json.dumps(data))
+    return do(folder / "run", *sets, config_files=[str(folder / "data.yaml"), *config_files])
+
+
+def write(path, count=40):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for x, y in zip(toy.FEATURES[:count], toy.LABELS[:count], strict=True):
+            features = {
+                "x": tf.train.Feature(float_list=tf.train.FloatList(value=x)),
+                "y": tf.train.Feature(int64_list=tf.train.Int64List(value=[y])),
+            }
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+
+def write_all(folder):
+    """Leaves files of training and validation records in a folder, and returns it."""
+    for name in ("train-0.tfrecord", "train-1.tfrecord", "dev.tfrecord"):
+        write(folder / name)
+    return folder
 
 
 @pytest.fixture
@@ -26,7 +70,7 @@ def test_a_damaged_record_is_named_with_file_and_offset(folder):
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(bytes(content))
     with pytest.raises(DataError, match=r"train-1.tfrecord: .*offset \d+") as caught:
-        do(folder, "task.train_data.shuffle=false", "task.train_data.cycle_length=1")
+        train(folder, "task.train_data.shuffle=false", "task.train_data.cycle_length=1")
     assert caught.value.exit_code == ExitCode.DATA
     assert committed_steps(str(folder / "run")) == (5,)
 
@@ -45,7 +89,7 @@ def test_the_line_of_the_config_that_set_a_field_is_named(field, value, message,
     overlay.write_text(f"task:\n  validation_data:\n    {field}: {value}\n")
     expected = rf"over.yaml:3: task.validation_data.{field}: {message}"
     with pytest.raises(DataError, match=rf"^{expected}") as caught:
-        do(folder, "task.validation_data.global_batch_size=41", config_files=[str(overlay)])
+        train(folder, "task.validation_data.global_batch_size=41", config_files=[str(overlay)])
     assert json.loads((folder / "run/run.json").read_text())["error"] == str(caught.value)
 
 
@@ -58,7 +102,7 @@ def test_records_of_another_form(folder):
         r"  .*/train-1.tfrecord: record 0\n  parse_fn: "
     )
     with pytest.raises(DataError, match=message) as caught:
-        do(folder)
+        train(folder)
     assert caught.value.exit_code == ExitCode.DATA
     assert json.loads((folder / "run/run.json").read_text())["error"] == str(caught.value)
 
@@ -94,4 +138,4 @@ def test_wrong_element_structure_names_the_method(folder, monkeypatch):
     """G6: what build_inputs returned instead of batches."""
     monkeypatch.setattr(RecordsTask, "build_inputs", lambda self, params, input_context=None: tf.data.Dataset.range(9))
     with pytest.raises(DataError, match=r"RecordsTask.build_inputs must yield batches, but element is a single int64"):
-        do(folder)
+        train(folder)

@@ -135,16 +135,6 @@ def test_parts_sum_to_the_wall_time():
     assert (report["steps"], report["examples"]) == (101, 1010)
 
 
-def test_the_time_is_the_same_however_often_it_is_asked_for():
-    """N16: a report in the middle of anything leaves nothing out."""
-    told = a_run()
-    for name in ("train", "save", "evaluate", "export"):
-        told.phase(name, 1)
-        assert told.report() == told.report()
-    assert told.report()["seconds"]["steps"] == pytest.approx(57)  # the window that is going on
-    assert told.report()["wall_seconds"] == 104
-
-
 def test_an_input_that_nobody_can_see_is_not_known():
     """N16: not 0; the time is among the steps."""
     told = Told()

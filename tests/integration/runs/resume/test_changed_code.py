@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer import config as configuration
 from official_trainer.checkpoints import manifest
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes
@@ -13,7 +12,8 @@ from official_trainer.runs.resume.config_changes import ConfigChangeError
 from official_trainer.tracking.git_state import COMMIT
 from tests.support import repository, toy
 from tests.support.config import sample
-from tests.support.guarded_runs import guarded_run, train
+
+do = toy.runs_of("changed_code", toy.InMemory, train_steps=4, checkpoint_interval=2, export=toy.NO_EXPORT)
 
 
 @pytest.fixture
@@ -25,25 +25,25 @@ def workspace(tmp_path, monkeypatch):
 
 
 def job(model_dir, resolved, **options):
-    return Job(experiment="guarded_run", resolved=resolved, model_dir=model_dir, mode="train", **options)
+    return Job(experiment="changed_code", resolved=resolved, model_dir=model_dir, mode="train", **options)
 
 
 def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeypatch):
     """N33: the run and its checkpoints record the commit; the same files in another commit are no change."""
     first = repository.commit(workspace, "first\n")
     monkeypatch.setenv(COMMIT, first)
-    train(model_dir, "trainer.train_steps=2")
+    do(model_dir, "trainer.train_steps=2", mode="train")
     assert json.loads(Path(model_dir, "run.json").read_text())["git_revision"] == first
     assert manifest.read(model_dir, 2).run.commit == first
 
-    resolved = configuration.resolve(guarded_run(), experiment="guarded_run")
+    resolved = toy.resolved("changed_code")
     repository.git(workspace, "commit", "-q", "--allow-empty", "-m", "nothing")
     monkeypatch.setenv(COMMIT, repository.git(workspace, "rev-parse", "HEAD"))
     assert [change.path for change in job(model_dir, resolved).check_changes()] == ["trainer.train_steps"]
 
     monkeypatch.setenv(COMMIT, repository.commit(workspace, "second\n"))
     with pytest.raises(ConfigChangeError) as caught:
-        train(model_dir)
+        do(model_dir, mode="train")
     said = str(caught.value)
     assert said.splitlines()[:2] == [
         f"--model_dir={model_dir}: the code is not the one that ckpt-2 was saved with",

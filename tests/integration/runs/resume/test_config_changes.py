@@ -1,6 +1,7 @@
 """N9: a run that goes on with another config. What has changed, how bad that is, and how to get out of it."""
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from official_trainer import config as configuration
 from official_trainer import files
-from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError, ExperimentConfig, fields
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.runs.job import Job
@@ -28,7 +29,6 @@ from tests.support import toy
 from tests.support.cases import cases
 from tests.support.config import sample
 from tests.support.config.texts import FLOATS, FREE, TEXTS
-from tests.support.guarded_runs import train
 from tests.support.light import LIGHT
 
 BATCH = "task.train_data.global_batch_size"
@@ -178,13 +178,6 @@ def test_no_change_means_no_difference_and_undo_brings_the_old_config_back(max_e
     holds()
 
 
-def test_one_more_section_in_a_list_is_a_change():
-    """N9: also if all of its fields are defaults."""
-    before, now = sample.resolved("task.model.blocks=[{}]"), sample.resolved("task.model.blocks=[{}, {}]")
-    (change,) = changes(before, now)
-    assert change.path == "task.model.blocks" and meaning(sample.resolved(*change.undo)) == meaning(before)
-
-
 def test_a_change_says_what_it_was_what_it_is_and_who_did_it():
     """N9: as values, for whoever builds the run, and as a line."""
     before, now = sample.resolved(), sample.resolved("task.model.filters=[16]", "trainer.train_steps=200")
@@ -332,15 +325,6 @@ def test_the_old_values_can_be_given_as_shown(model_dir):
     assert job(model_dir, *mine, *sets).check_changes() == ()
 
 
-def test_a_change_that_nothing_undoes(model_dir):
-    """N9: then there are two ways out."""
-    facts = job(model_dir).facts
-    toy.commit(model_dir, 10, dataclasses.replace(facts, config=f"{facts.config}old: {{a: 1}}\n"))
-    error = refusal(model_dir)
-    assert "old: {a: 1} -> removed" in str(error)
-    assert "To go on with the old ones" not in str(error)
-
-
 def test_the_checkpoint_counts_not_the_last_attempt(model_dir):
     """N9: a change that was accepted and then killed before a save is still one; going back is none."""
     save(model_dir, 10)
@@ -392,6 +376,9 @@ def test_history_is_kept_byte_by_byte(model_dir):
 
 
 # Whole runs.
+
+GUARDED = {"train_steps": 4, "checkpoint_interval": 2, "summary_interval": 2, "export": toy.NO_EXPORT}
+train = functools.partial(toy.runs_of("guarded_run", toy.InMemory, **GUARDED), mode="train")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from official_trainer.errors import ExitCode
 from official_trainer.runs.resume import data_layout
 from official_trainer.runs.resume.data_layout import LayoutChangeError
 from tests.support import toy
-from tests.support.numbered_examples import do, layout
+
+do = toy.runs_of("layout_run", toy.InMemory, train_steps=4, checkpoint_interval=2, export=toy.NO_EXPORT)
 
 
 def test_data_whose_order_depends_on_the_pipelines_refuses_another_number(model_dir):
@@ -31,16 +32,16 @@ def test_data_whose_order_depends_on_the_pipelines_refuses_another_number(model_
 
 def test_a_run_says_how_its_data_is_divided_and_compares(model_dir):
     """N25: in its checkpoints and `run.json`; a checkpoint of other pipelines is refused, and nothing is saved."""
-    do(model_dir, "trainer.train_steps=2")
+    do(model_dir, "trainer.train_steps=2", mode="train")
     expected = {"replicas": 1, "pipelines": 1, "order": "global"}
-    assert layout(model_dir) == expected
+    assert manifest.read(model_dir, 2).run.data == expected
     found = json.loads(files.read_text(f"{model_dir}/run.json"))["input"]
     assert {name: found[name] for name in expected} == expected
     saved = manifest.read(model_dir, 2)
     other = {"replicas": 2, "pipelines": 2, "order": "by_pipeline"}
     manifest.write(model_dir, dataclasses.replace(saved, run=dataclasses.replace(saved.run, data=other)))
     with pytest.raises(LayoutChangeError, match="ckpt-2 was saved with 2 input pipelines, now there is 1"):
-        do(model_dir, "trainer.train_steps=4")
+        do(model_dir, mode="train")
     assert committed_steps(model_dir) == (2,)
 
 

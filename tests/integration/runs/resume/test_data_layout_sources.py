@@ -21,12 +21,12 @@ def test_data_that_has_changed_is_refused(tmp_path, monkeypatch, caplog):
         return dataset(pipeline, context, *arguments, **options)
 
     monkeypatch.setattr(random_access._Pipeline, "dataset", ordered)
-    do(tmp_path, until_step=5)
+    do(tmp_path / "run", until_step=5)
     versions.append("0.2.18")
     monkeypatch.setattr(points_run, "MARK", "other")
     monkeypatch.setattr(points_run.Points, "__len__", lambda self: 100)
     with pytest.raises(LayoutChangeError) as caught:
-        do(tmp_path)
+        do(tmp_path / "run")
     for change in (
         "number of examples 101 -> 100",
         "fingerprint of the data data -> other",
@@ -36,5 +36,5 @@ def test_data_that_has_changed_is_refused(tmp_path, monkeypatch, caplog):
     assert caught.value.exit_code == ExitCode.CONFIG
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] != "failed"  # that of the run before
     with caplog.at_level(logging.WARNING):
-        do(tmp_path, allow_config_change=True, until_step=6)
+        do(tmp_path / "run", allow_config_change=True, until_step=6)
     assert "evaluations before step 5 are of other data: task.validation_data: " in caplog.text

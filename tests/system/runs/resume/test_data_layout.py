@@ -1,23 +1,101 @@
-"""N25: runs that go on with other replicas keep the examples of each step."""
+"""N25: a run that goes on with other replicas keeps the examples of each step."""
 
-import json
+from unittest import mock
 
 import numpy as np
-import orbit
-import pytest
 import tensorflow as tf
 
-from official_trainer import files
+from official_trainer import inputs
+from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.runs.resume.data_layout import LayoutChangeError
-from tests.support.cases import cases
-from tests.support.numbered_examples import BATCH, SEEN, do, examples_by_step, layout, losses, settings
+from official_trainer.runs import train
+from official_trainer.tracking.jsonl import read_rows
+from tests.support import toy
+from tests.support.record_files import write
+
+BATCH, EXAMPLES = 12, 30
 
 
-@pytest.mark.parametrize("data", cases(["arrays", "files", "cached files"], "arrays", "files"))
-def test_another_number_of_replicas_keeps_the_examples_of_every_step(tmp_path, data):
-    """N25: two replicas, one, two again: each step has the examples of an unbroken run, and the loss agrees."""
-    data = settings(data, tmp_path)
+SEEN = []
+
+
+class ElasticTask(toy.Undropped):
+    """Learns from numbered examples, in memory or in files, without dropout, and notes which examples a step had."""
+
+    def build_inputs(self, params, input_context=None):
+        if not params.input_path:
+            numbers = np.arange(EXAMPLES)
+            return inputs.from_arrays((toy.FEATURES[numbers], toy.LABELS[numbers], numbers), params, input_context)
+
+        def parse(record):
+            number = tf.io.decode_raw(record, tf.int32)[0]
+            return tf.gather(toy.FEATURES, number), tf.gather(toy.LABELS, number), tf.cast(number, tf.int64)
+
+        return inputs.from_tfrecords(params, input_context, parse_fn=parse)
+
+    def train_step(self, batch, *args, **kwargs):
+        features, labels, numbers = batch
+        tf.numpy_function(lambda step, ids: SEEN.append((int(step), ids.tolist())), [self._step(), numbers], [])
+        return super().train_step((features, labels), *args, **kwargs)
+
+    def validation_step(self, batch, *args, **kwargs):
+        return super().validation_step(batch[:2], *args, **kwargs)
+
+    def _step(self):
+        return kept_step["variable"]
+
+
+kept_step = {}
+
+
+_run = toy.runs_of(
+    "elastic_run", ElasticTask, batch=BATCH, eval_batch=30, train_steps=12, steps_per_loop=2, summary_interval=2,
+    checkpoint_interval=2, export=toy.NO_EXPORT,
+)  # fmt: skip
+
+
+def do(model_dir, *sets, allow=False):
+    """Trains; the task sees the global step of the trainer that is built."""
+    with mock.patch.object(train, "build", _noting(train.build)):
+        _run(model_dir, *sets, mode="train", allow_config_change=allow)
+    kept_step.clear()
+
+
+def _noting(build):
+    def noting(*args, **kwargs):
+        trainer = build(*args, **kwargs)
+        kept_step["variable"] = trainer.global_step
+        return trainer
+
+    return noting
+
+
+def written(folder):
+    """Writes three record files of uneven sizes; returns the settings of training data that reads them."""
+    for number, (first, last) in enumerate([(0, 14), (14, 22), (22, EXAMPLES)]):
+        write(folder / f"part-{number}", range(first, last))
+    return (f"task.train_data.input_path={folder}/part-*",)
+
+
+def examples_by_step():
+    """Returns which examples each step had, whichever replica had them."""
+    found = {}
+    for step, ids in SEEN:
+        found.setdefault(step, []).extend(ids)
+    return {step: sorted(ids) for step, ids in sorted(found.items())}
+
+
+def losses(model_dir):
+    return [row["training_loss"] for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "train"]
+
+
+def layout(model_dir, step=None):
+    return manifest.read(str(model_dir), step or max(committed_steps(str(model_dir)))).run.data
+
+
+def test_another_number_of_replicas_keeps_the_examples_of_every_step(tmp_path):
+    """N25: of record files; two replicas, one, two again: the examples of an unbroken run, and the loss agrees."""
+    data = written(tmp_path)
     two = ("runtime.distribution_strategy=mirrored", *data)
     SEEN.clear()
     do(tmp_path / "whole", *two)
@@ -29,56 +107,5 @@ def test_another_number_of_replicas_keeps_the_examples_of_every_step(tmp_path, d
     do(tmp_path / "broken", *two, allow=True)
     assert examples_by_step() == whole
     np.testing.assert_allclose(losses(tmp_path / "broken"), losses(tmp_path / "whole"), rtol=1e-5)
-    order = "by_pipeline" if data else "global"
-    expected = [{"replicas": n, "pipelines": 1, "order": order} for n in (2, 1, 2)]
+    expected = [{"replicas": n, "pipelines": 1, "order": "by_pipeline"} for n in (2, 1, 2)]
     assert [layout(tmp_path / "broken", step) for step in (4, 8, 12)] == expected
-
-
-def as_pipeline(monkeypatch, pipelines, number=0):
-    """Makes this process one of several that train together, as far as its data can tell."""
-    context = tf.distribute.InputContext(pipelines, number, pipelines)
-    monkeypatch.setattr(
-        orbit.utils, "make_distributed_dataset", lambda strategy, build, input_options=None: build(context)
-    )
-
-
-def run_json(model_dir):
-    return json.loads(files.read_text(f"{model_dir}/run.json"))
-
-
-def test_data_in_memory_goes_on_with_any_number_of_pipelines(model_dir, monkeypatch, capsys):
-    """N25: what a step has over all pipelines does not depend on their number, so nothing is asked."""
-    SEEN.clear()
-    do(model_dir, "trainer.train_steps=4")
-    whole = examples_by_step()
-    parts = {}
-    for number in range(3):
-        SEEN.clear()
-        as_pipeline(monkeypatch, 3, number)
-        do(f"{model_dir}-{number}", "trainer.train_steps=4")
-        for step, ids in examples_by_step().items():
-            parts.setdefault(step, []).extend(ids)
-    assert {step: sorted(ids) for step, ids in parts.items()} == whole
-    capsys.readouterr()
-    do(model_dir, "trainer.train_steps=6", quiet=False)
-    said = capsys.readouterr().out
-    assert "one input pipeline until step 4, 3 from here on; the order of examples stays" in said
-    assert run_json(model_dir)["input"] == {"replicas": 3, "pipelines": 3, "order": "global"}
-
-
-@pytest.mark.parametrize("data", cases(["files", "cached files"], "files"))
-def test_files_refuse_another_number_of_pipelines(model_dir, tmp_path, data, monkeypatch, capsys):
-    """N25, N9: who shares files out decides their order; going on would show examples twice, unless it is allowed."""
-    data = settings(data, tmp_path)
-    as_pipeline(monkeypatch, 2)
-    do(model_dir, *data, "trainer.train_steps=4")
-    before = run_json(model_dir)
-    as_pipeline(monkeypatch, 3)
-    with pytest.raises(LayoutChangeError, match="some examples of the current epoch would be seen again"):
-        do(model_dir, *data)
-    assert run_json(model_dir) == before  # a refusal leaves the run as it was
-    assert committed_steps(model_dir)[-1] == 4
-    do(model_dir, *data, "trainer.train_steps=6", allow=True, quiet=False)
-    assert "2 input pipelines until step 4, 3 from here on, by --allow_config_change." in capsys.readouterr().out
-    do(model_dir, *data, "trainer.train_steps=8")  # the new number is remembered
-    assert layout(model_dir) == {"replicas": 3, "pipelines": 3, "order": "by_pipeline"}
