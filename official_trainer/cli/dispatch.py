@@ -101,12 +101,12 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
         from official_trainer.runs.mistakes import report
     except ModuleNotFoundError:  # where nothing is installed
         return None
-    if (found := report.report_of(error)) is None:
+    if (mistake := report.report_of(error)) is None:
         return None
     if "--traceback" in words:
         _print_traceback(error)
-    terminal.report_error(found.message)
-    return int(found.exit_code)
+    terminal.report_error(mistake.message)
+    return int(mistake.exit_code)
 
 
 def _command(argv: list[str], script: str | None) -> int:

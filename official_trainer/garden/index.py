@@ -45,7 +45,7 @@ def entries() -> Mapping[str, Experiment]:
     try:
         return {row["name"]: Experiment(**row | {"path": Path(row["path"])}) for row in cached.read()["entries"]}
     except (KeyError, TypeError):
-        by_name = dict(sorted((entry.name, entry) for entry in scan(root, PACKAGE).found))
+        by_name = dict(sorted((entry.name, entry) for entry in scan(root, PACKAGE).named))
     cached.write({"entries": [dataclasses.asdict(entry) | {"path": str(entry.path)} for entry in by_name.values()]})
     return by_name
 

@@ -52,18 +52,18 @@ class Scanned:
     """What the files of a package say.
 
     Attributes:
-      found: experiments whose names are literals.
+      named: experiments whose names are literals.
       computed: the modules that compute names, each with a place and no name.
       broken: those that Python cannot read, each with the line, no name, and the reason as its summary.
     """
 
-    found: list[Experiment] = dataclasses.field(default_factory=list)
+    named: list[Experiment] = dataclasses.field(default_factory=list)
     computed: list[Experiment] = dataclasses.field(default_factory=list)
     broken: list[Experiment] = dataclasses.field(default_factory=list)
 
     def add(self, other: Scanned) -> None:
         """Adds what other files say."""
-        self.found += other.found
+        self.named += other.named
         self.computed += other.computed
         self.broken += other.broken
 
@@ -91,8 +91,8 @@ def scan(root: Path, package: str) -> Scanned:
             scanned.broken.append(Experiment("", module, path, error.lineno or 1, error.msg))
             continue
         for name, line, summary in said:
-            (scanned.found if name else scanned.computed).append(Experiment(name, module, path, line, summary))
-    scanned.found.sort(key=lambda experiment: experiment.name)
+            (scanned.named if name else scanned.computed).append(Experiment(name, module, path, line, summary))
+    scanned.named.sort(key=lambda experiment: experiment.name)
     return scanned
 
 

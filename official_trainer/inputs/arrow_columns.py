@@ -34,17 +34,17 @@ def _named(values: Any) -> Any:
     return "list of " * (values.ndim - 1) + ("text" if values.dtype.kind == "O" else str(values.dtype))
 
 
-def check_names(names: Sequence[str], found: Sequence[str], place: str, field: str) -> None:
+def check_names(names: Sequence[str], columns: Sequence[str], place: str, field: str) -> None:
     """Checks that the columns that are wanted are there, each once.
 
     Raises:
       DataError: one is not; the message has the nearest name.
     """
     for name in names:
-        if found.count(name) > 1:
-            raise DataError(f"{place} has {found.count(name)} columns '{name}'; rename them", field=field)
-        if name not in found:
-            near = did_you_mean(name, found, otherwise=f"; there are {first_few(found)}")
+        if columns.count(name) > 1:
+            raise DataError(f"{place} has {columns.count(name)} columns '{name}'; rename them", field=field)
+        if name not in columns:
+            near = did_you_mean(name, columns, otherwise=f"; there are {first_few(columns)}")
             raise DataError(f"{place} has no column '{name}'{near}", field=field)
 
 

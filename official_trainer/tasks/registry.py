@@ -300,7 +300,7 @@ def named(workspace: Path | None, imports: Iterable[str] = ()) -> dict[str, Expe
       ...     print(f"{experiment.name}: {experiment.summary} (line {experiment.line} of {experiment.path})")
       digits_small: Handwritten digits, a thousand steps. (line 2 of experiments/digits.py)
     """
-    return _by_name(_Index(workspace, imports).found)[0]
+    return _by_name(_Index(workspace, imports).named)[0]
 
 
 def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[str, Experiment], list[Problem]]:
@@ -315,7 +315,7 @@ def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[st
     """
     _import(workspace, imports)
     index = _Index(workspace, imports)
-    experiments, twice = _by_name([*index.found, *(_registered(index.found) if imports else ())])
+    experiments, twice = _by_name([*index.named, *(_registered(index.named) if imports else ())])
     fix = "`official-trainer list --import={}` lists them"
     files = [file for file in index.computed if file.module not in sys.modules]
     computed = [Problem("it computes names", fix=fix.format(file.module), origin=file.origin) for file in files]
@@ -439,7 +439,7 @@ def get_config(name: str, workspace: Path | None = None, imports: Sequence[str] 
         raise UnknownExperimentError([_unknown(name, index, workspace)])
     for problem in index.problems:
         _logger.warning("%s", problem.message)
-    if experiment in index.found:
+    if experiment in index.named:
         if _IMPORTS_GARDEN.search(experiment.path.read_bytes()):
             load("tensorflow")  # before any other import of it, so that it comes without Keras 3
         index.load(experiment)
@@ -458,7 +458,7 @@ def _find(name: str, index: _Index) -> Experiment | None:
     Raises:
       ConfigError: two lines have the name.
     """
-    candidates = [*index.found, *_registered(index.found), *garden_index.entries().values()]
+    candidates = [*index.named, *_registered(index.named), *garden_index.entries().values()]
     experiments, twice = _by_name(candidate for candidate in candidates if candidate.name == name)
     if twice:
         raise ConfigError(twice)
@@ -496,7 +496,7 @@ def _call(name: str, factory: Factory, origin: Origin) -> ExperimentConfig:
 
 
 def _unknown(name: str, index: _Index, workspace: Path | None) -> Problem:
-    names = list(dict.fromkeys([*(experiment.name for experiment in index.found), *_factories_by_name()]))
+    names = list(dict.fromkeys([*(experiment.name for experiment in index.named), *_factories_by_name()]))
     near = nearest(name, [*names, *garden_index.entries()])
     what = f"unknown experiment '{name}'"
     reasons = [problem.message for problem in index.problems]
