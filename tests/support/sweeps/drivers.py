@@ -126,37 +126,37 @@ class Sweep:
         """Returns the run directory of a trial."""
         return self.directory / "trials" / str(number) / "run"
 
-    def check_trials(self, total):
-        """So many trials are done, none is left or there twice, and each has the bits of its unbroken run."""
+    def check_trials(self, total, unbroken=None):
+        """So many trials are done, none is left or there twice, and each has the bits of a run alone, or unbroken."""
         summary = results.summary(str(self.directory))
         assert sum(summary["counts"].get(state, 0) for state in ("complete", "pruned")) == total, summary["counts"]
         assert summary["counts"].keys() <= {"complete", "pruned"}, summary["counts"]
         drawn = [str(sorted(trial["params"].items())) for trial in summary["trials"]]
         assert len(set(drawn)) == len(drawn) == total
         for trial in summary["trials"]:
-            self._check_exact(trial)
+            run, number = self.run(trial["number"]), trial["number"]
+            alone = self._train_alone(trial) if unbroken is None else unbroken.run(number)
+            if trial["state"] == "complete":
+                assert runs.differences(str(run), str(alone)) == [], number
+                continue
+            step = max(committed_steps(str(run)), default=None)  # one that is pruned may have ended before its first
+            if step in committed_steps(str(alone)):
+                assert runs.bits(f"{run}/ckpt-{step}") == runs.bits(f"{alone}/ckpt-{step}")
 
-    def _check_exact(self, trial):
-        number, run = trial["number"], self.run(trial["number"])
+    def _train_alone(self, trial):
+        """Trains with the values of a trial; returns the run directory."""
+        number = trial["number"]
         described = results.identity(str(self.directory))["sweep"]["space"]
         fields = [distributions.read(path, written) for path, written in described.items()]
         lines = [f"{path}: {text}" for path, text in space.texts(fields, trial["params"])]
         (self.folder / f"best-{number}.yaml").write_text("\n".join(lines))
         sets = [word for word in self._sets if not word.startswith("--")]
         words = ["train", "points", f"--config_file=best-{number}.yaml", f"--model_dir=alone/{number}", *sets]
-        done = run_command(words, **self._here(number))
-        alone = self.folder / "alone" / str(number)
-        if trial["state"] == "complete":
-            assert done.code == 0 and runs.differences(str(run), str(alone)) == [], done.err
-            return
-        step = max(committed_steps(str(run)), default=None)  # one that is pruned may have ended before its first
-        if step in committed_steps(str(alone)):
-            assert runs.bits(f"{run}/ckpt-{step}") == runs.bits(f"{alone}/ckpt-{step}")
-
-    def _here(self, number):
         output = self.folder / f"output-{number}"
         output.mkdir(exist_ok=True)
-        return {"cwd": self.folder, "folder": output}
+        done = run_command(words, cwd=self.folder, folder=output)
+        assert done.code == 0 or trial["state"] != "complete", done.err
+        return self.folder / "alone" / str(number)
 
     def wait_until_gone(self):
         """Waits until no process works in the folder any more; fails if one stays."""

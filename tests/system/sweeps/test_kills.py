@@ -60,11 +60,11 @@ def check(tmp_path, sampler, prunes, num_drivers, num_kills, seed=0):
     sweep = Sweep(tmp_path / "struck", text, *words)
     counts = strike(sweep, random.Random(seed), num_kills=num_kills, num_drivers=num_drivers)
     assert sum(counts.values()) == num_kills, counts
-    sweep.check_trials(TRIALS)
-    if num_drivers == 1:
-        unbroken = Sweep(tmp_path / "unbroken", text, *words)
+    unbroken = Sweep(tmp_path / "unbroken", text, *words) if num_drivers == 1 else None
+    if unbroken is not None:
         unbroken.finish()
         assert sweep.table() == unbroken.table()
+    sweep.check_trials(TRIALS, unbroken)
     print(f"{sampler}, pruner {prunes}, drivers {num_drivers}: kills {counts}")
 
 
