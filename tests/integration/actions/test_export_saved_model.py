@@ -1,5 +1,8 @@
 """SavedModels while training goes on: at their steps, whole, the same after any restart."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from official_trainer import config as configuration
 from official_trainer import files
-from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.config import ConfigError, ExperimentConfig, fields
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.runs.job import Job
