@@ -166,16 +166,6 @@ def test_a_rollback_drops_what_comes_after_its_step_and_nothing_else(model_dir):
     assert not files.exists(f"{model_dir}/info.json")
 
 
-def test_one_step_has_one_checkpoint_the_better(model_dir):
-    """C6: evaluated again, a step keeps its better value."""
-    best = keeper(model_dir, max_to_keep=2)
-    offer(best, 10, 0.5)
-    offer(best, 20, 0.4)
-    assert not offer(best, 20, 0.3)
-    assert offer(best, 20, 0.6)
-    assert_whole(model_dir, [(20, 0.6), (10, 0.5)])
-
-
 def test_records_of_another_metric_stay_until_there_is_one_of_this(model_dir):
     """T11: changing the metric does not leave a run without a best checkpoint."""
     for step, value in [(10, 0.5), (20, 0.6)]:

@@ -209,12 +209,3 @@ def test_the_latest_of_a_template_is_found_by_its_step(model_dir):
     assert latest(model_dir, "run-{step}") == f"{model_dir}/run-1/ckpt-500"
     assert latest(model_dir, "run-{epoch}-{loss}") is None
     assert templates(model_dir) == list(TEMPLATES)
-
-
-def test_a_set_alone_in_its_directory_goes_on_under_another_template(model_dir):
-    """C2, C3: what is there keeps its rank; a folder that is written again is of the new template."""
-    offer(started(model_dir, BEST, template="{step}"), "10", 10, 0.5)
-    again = started(model_dir, BEST, template="best-{step}")
-    assert offer(again, "best-20", 20, 0.7) and offer(again, "10", 30, 0.9)
-    assert on_disk(model_dir) == {"10": 30, "best-20": 20}
-    assert latest(model_dir, "best-{step}") == f"{model_dir}/10/ckpt-30"

@@ -15,7 +15,7 @@ from official_trainer.config import DataConfig, RuntimeConfig
 from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.parameter_server import ChiefWatch, CoordinatorError
 from official_trainer.distributed.peers import explain_loss
-from official_trainer.distributed.strategy import build_strategy, strategy_name
+from official_trainer.distributed.strategy import build_strategy
 from official_trainer.engine.coordinator import closure_lengths
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import InputContext
@@ -211,14 +211,6 @@ def test_only_the_chief_of_a_whole_cluster_can_train(cluster, said):
     runtime = RuntimeConfig(distribution_strategy="parameter_server")
     with pytest.raises(CoordinatorError, match=said):
         build_strategy(runtime, cluster)
-
-
-def test_evaluations_and_exports_take_the_devices_of_this_machine():
-    runtime = RuntimeConfig(distribution_strategy="parameter_server")
-    strategy = build_strategy(runtime, cluster_of("chief", **FULL), trains=False)
-
-    assert strategy.num_replicas_in_sync >= 1
-    assert strategy_name(runtime, None) == "parameter_server"
 
 
 # Which batches a worker reads.

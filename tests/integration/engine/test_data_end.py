@@ -3,17 +3,13 @@
 import re
 
 import pytest
-import tensorflow as tf
 
-from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import schema
 from official_trainer.config.multitask import MultiEvalExperimentConfig, TaskRoutine
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
-from official_trainer.lazy import keras
-from official_trainer.program import ArgumentError, Program
 from official_trainer.runs import run
 from official_trainer.runs.mistakes.report import report_of
 from official_trainer.tasks import registry
@@ -22,54 +18,29 @@ from tests.support import toy
 
 
 class RepeatedConfig(schema.TaskConfig):
-    """Config class of its own, so that it can have a Task of its own."""
-
-
-def repeated(batches):
-    return batches.repeat()
-
-
-def twice(batches):
-    """Whose end nothing tells, as for a generator."""
-    return tf.data.Dataset.range(2).flat_map(lambda _: batches)
+    """Config class of its own, because the sections of several validation sets tell their task by it."""
 
 
 @registry.register_task_cls(RepeatedConfig)
 class RepeatedTask(toy.Undropped):
-    """The toy task; a test says what becomes of the batches of an evaluation."""
-
-    change = staticmethod(repeated)
+    """The toy task; the batches of an evaluation come again and again."""
 
     def build_inputs(self, params, input_context=None):
         batches = super().build_inputs(params, input_context)
-        return batches if params.is_training else self.change(batches)
+        return batches if params.is_training else batches.repeat()
 
 
-@registry.register_config_factory("repeated")
-def repeats():
-    """Four steps."""
-    base = toy.experiment(batch=8, checkpoint_interval=2, validation_interval=2, steps_per_loop=2)
-    task = RepeatedConfig(train_data=base.task.train_data, validation_data=schema.DataConfig(global_batch_size=50))
-    return base.replace(task=task, trainer=base.trainer.replace(train_steps=4))
+FOUR = {"train_steps": 4, "checkpoint_interval": 2, "validation_interval": 2, "steps_per_loop": 2}
+do = toy.runs_of("repeated", None, RepeatedConfig, batch=8, eval_batch=50, export=toy.NO_EXPORT, **FOUR)
 
 
 @registry.register_config_factory("repeated_beside")
 def repeats_beside():
     """A named validation set that repeats, which is evaluated before the task's own."""
-    base = repeats()
+    base = registry.get_config("repeated")
     parts = {name: getattr(base, name) for name in ("trainer", "runtime")}
     named = TaskRoutine(task_name="dev", task_config=base.task, eval_steps=-1)
     return MultiEvalExperimentConfig(task=base.task, eval_tasks=(named,), **parts)
-
-
-def resolve(*sets, experiment="repeated"):
-    keras.backend.clear_session()
-    sets = ("trainer.export.at_end=false", *sets)
-    return configuration.resolve(registry.get_config(experiment), experiment=experiment, sets=sets)
-
-
-def do(model_dir, *sets, mode="train_and_eval", experiment="repeated"):
-    return run.run(experiment, resolve(*sets, experiment=experiment), mode=mode, model_dir=str(model_dir), quiet=True)
 
 
 SAID = r"task.validation_data has no end, .*leave out repeat\(\) where RepeatedTask.build_inputs.* trainer.*_steps"
@@ -129,7 +100,7 @@ def test_a_number_of_batches_bounds_it_and_single_commands_refuse_it_too(model_d
     with pytest.raises(EndlessError, match=r"validation_data has no end, .*leave out repeat\(\) for it, or"):
         do(model_dir, mode="predict")
     assert not files.list_dir(f"{model_dir}/predictions/predictions-00000.npz")
-    *_, failed = run.check("repeated", resolve(), model_dir=f"{model_dir}-new", mode="train_and_eval")
+    *_, failed = run.check("repeated", toy.resolved("repeated"), model_dir=f"{model_dir}-new", mode="train_and_eval")
     assert failed.name == "evaluate" and isinstance(failed.error, EndlessError)
 
 
@@ -139,7 +110,7 @@ def test_check_finds_training_data_that_end_before_the_last_step(model_dir, monk
     said = "the training data ends at step 13, and trainer.train_steps=14 asks for more; set trainer.on_data_end"
 
     def steps(*sets):
-        return list(run.check("repeated", resolve(*sets), model_dir=str(model_dir), mode="train"))
+        return list(run.check("repeated", toy.resolved("repeated", *sets), model_dir=str(model_dir), mode="train"))
 
     assert said in str(steps("trainer.train_steps=14")[-1].error)
     assert all(step.error is None for step in steps("trainer.train_steps=14", "trainer.on_data_end=repeat"))
@@ -149,22 +120,6 @@ def test_a_named_set_without_an_end_names_its_own_number_of_batches(model_dir):
     """N28: of an experiment with several validation sets."""
     said = r"^eval_tasks\[0\].task_config.validation_data has no end.*or set eval_tasks\[0\].eval_steps to a number"
     with pytest.raises(EndlessError, match=said):
-        do(model_dir, experiment="repeated_beside")
-
-
-def test_what_repeats_because_of_is_training_says_so(model_dir, monkeypatch):
-    """N28: the data section says that it is training data."""
-    monkeypatch.setattr(RepeatedTask, "build_inputs", toy.ToyTask.build_inputs)
-    with pytest.raises(EndlessError, match=r"set task.validation_data.is_training=false, or"):
-        do(model_dir, "task.validation_data.is_training=true")
-
-
-def test_fit_refuses_validation_data_without_an_end():
-    """N28: in Keras's words."""
-    program = Program(lambda: keras.Sequential([keras.Input([6]), keras.layers.Dense(3)]))
-    program.compile("sgd", "mse")
-    x, y = toy.FEATURES[:8], toy.FEATURES[:8, :3]
-    endless = tf.data.Dataset.from_tensor_slices((x, y)).batch(4).repeat()
-    with pytest.raises(ArgumentError, match="the validation data has no end; give validation_steps, the number of"):
-        program.fit(x, y, validation_data=endless, verbose=0)
-    assert len(program.fit(x, y, validation_data=endless, validation_steps=2, verbose=0).history["val_loss"]) == 1
+        run.run(
+            "repeated_beside", toy.resolved("repeated_beside"), mode="train_and_eval", model_dir=model_dir, quiet=True
+        )

@@ -61,13 +61,6 @@ class Backbone(GardenTask):
         status.expect_partial().assert_existing_objects_matched()
 
 
-class Consuming(GardenTask):
-    """Restores all that there is, as Model Garden's DETR does."""
-
-    def initialize(self, model):
-        full(model).read(latest(self.task_config.init_checkpoint)).assert_consumed()
-
-
 class Inherited(GardenTask):
     """Has Model Garden's own."""
 
@@ -80,27 +73,11 @@ class Partial(GardenTask):
         full(model).read(path).expect_partial()
 
 
-class Renamed(GardenTask):
-    """Knows the model, and a part of it, by names that are not those of the attributes."""
-
-    def initialize(self, model):
-        path = latest(self.task_config.init_checkpoint)
-        tf.train.Checkpoint(encode_decoder=model).read(path).expect_partial()
-        tf.train.Checkpoint(encoder=model.backbone).read(path).expect_partial()
-
-
 class Idle(GardenTask):
     """Does not read what its config names."""
 
     def initialize(self, model):
         pass
-
-
-class Sets(GardenTask):
-    """Sets weights by itself."""
-
-    def initialize(self, model):
-        model.head.bias.assign_add([0.5, 0.25, 0.125])
 
 
 class Transposed(GardenTask):
@@ -110,13 +87,6 @@ class Transposed(GardenTask):
         reader = tf.train.load_checkpoint(self.task_config.init_checkpoint)
         model.head.kernel.assign(tf.transpose(reader.get_tensor("old/kernel_transposed")))
         model.head.bias.assign(reader.get_tensor("old/bias"))
-
-
-class Keras(GardenTask):
-    """Reads a file of Keras."""
-
-    def initialize(self, model):
-        model.load_weights(self.task_config.init_checkpoint)
 
 
 class Distilled(GardenTask):
@@ -172,7 +142,7 @@ def source(tmp_path_factory):
 WHOLE = ["", "ckpt-60", "ckpt-60.index", f"ckpt-60.{DATA}"]
 
 
-@pytest.mark.parametrize(("cls", "names"), [(Inherited, [""]), (Partial, WHOLE), (Consuming, [""]), (Ours, WHOLE)])
+@pytest.mark.parametrize(("cls", "names"), [(Inherited, [""]), (Partial, WHOLE), (Ours, WHOLE)])
 def test_every_way_to_name_a_checkpoint_restores_it(source, cls, names):
     """T6: also where the Task's own `initialize` asks TensorFlow for the newest one, and checks nothing."""
     folder, donor = source
@@ -199,39 +169,18 @@ def test_the_part_that_is_restored_is_counted(source):
     assert str(found) == said
 
 
-def test_a_part_may_have_other_parts_beside_it(tmp_path):
-    """T6: a backbone alone, as one publishes it; and that of a model with another head."""
-    donor = trained(classes=5)
-    tf.train.Checkpoint(backbone=donor.backbone).write(str(tmp_path / "alone"))
-    full(donor).write(str(tmp_path / "whole"))
-    for name in ("alone", "whole"):
-        assert begun(Backbone, tmp_path / name)[0].restored == 6
-
-
-@pytest.mark.parametrize(("name", "number"), [("encode_decoder", 7), ("encoder", 6)])
-def test_a_model_or_a_part_of_it_may_have_another_name_there(tmp_path, name, number):
-    """T6: as the checkpoint of another model has, beside what else was saved."""
-    donor = trained()
-    item = donor if name == "encode_decoder" else donor.backbone
-    others = {"optimizer": keras.optimizers.Adam(), "step": tf.Variable(7)}
-    tf.train.Checkpoint(**others, **{name: item}).write(str(tmp_path / "ckpt-7"))
-    assert begun(Renamed, tmp_path)[0].restored == number
-
-
 def test_a_task_that_reads_nothing_is_refused(source):
     """T6: zero variables have new values."""
     said = refused(Idle, source[0])
     assert "restores none of the 8 variables of the model: Idle.initialize changed none of them. It holds " in said
 
 
-@pytest.mark.parametrize(("cls", "number"), [(Transposed, 2), (Keras, 7), (Distilled, 7)])
+@pytest.mark.parametrize(("cls", "number"), [(Transposed, 2), (Distilled, 7)])
 def test_what_a_task_reads_in_its_own_way_is_counted(tmp_path, cls, number):
-    """T6: names and forms of its own, a file of Keras, another model than the one that trains."""
+    """T6: names and forms of its own, another model than the one that trains."""
     donor = trained()
-    path = tmp_path / ("weights.h5" if cls is Keras else "ckpt-1")
-    if cls is Keras:
-        donor.save_weights(str(path))
-    elif cls is Distilled:
+    path = tmp_path / "ckpt-1"
+    if cls is Distilled:
         tf.train.Checkpoint(model=donor).write(str(path))
     else:
         values = {"old/kernel_transposed": tf.random.normal([3, 4]), "old/bias": tf.random.normal([3])}
@@ -258,11 +207,11 @@ def test_a_place_that_gives_no_weights_is_refused_whatever_the_task_calls(places
         ("empty", "holds no checkpoint: it is empty", Partial),
         ("nowhere", "does not exist", Partial),
         ("saved", "is a SavedModel, and its values are damaged: variables.index is missing", Partial),
-        ("notes.h5", "is not a checkpoint", Inherited, Partial, Backbone, Consuming, Ours),
-        ("other", "encoder", Inherited, Partial, Backbone, Consuming, Ours),
-        ("named/model.ckpt-60", "TensorFlow 1", Inherited, Partial, Backbone, Consuming, Ours),
+        ("notes.h5", "is not a checkpoint", Inherited, Partial, Backbone, Ours),
+        ("other", "encoder", Inherited, Partial, Backbone, Ours),
+        ("named/model.ckpt-60", "TensorFlow 1", Inherited, Partial, Backbone, Ours),
         ("cut", "is damaged", Inherited, Ours),
-        ("cut/ckpt-60", "cut/ckpt-60 ", Inherited, Partial, Backbone, Consuming, Ours),
+        ("cut/ckpt-60", "cut/ckpt-60 ", Inherited, Partial, Backbone, Ours),
     ):
         for cls in classes:
             said = refused(cls, places / what)
@@ -296,24 +245,6 @@ def test_an_initialize_that_fails_says_what_the_checkpoint_holds(tmp_path):
         "It holds 7 values: backbone (6), head (1). The model has 8 variables.",
         "Name a checkpoint that holds what it restores.",
     ]
-
-
-def test_mistakes_of_a_task_are_reported_as_they_are(source):
-    """T6: an error that does not come from reading a checkpoint is none of the checkpoint."""
-
-    class Mistaken(GardenTask):
-        def initialize(self, model):
-            model.head.set_weights([])
-
-    with pytest.raises(ValueError, match="set_weights"):
-        begun(Mistaken, source[0])
-
-
-def test_without_a_checkpoint_nothing_is_compared():
-    """T6: a Task that sets weights by itself needs none."""
-    task, model = Sets(config_definitions.TaskConfig()), Classifier()
-    assert first_weights.initialize(task, model, tf.distribute.get_strategy()) == ()
-    assert model.head.bias.numpy().tolist() == [0.5, 0.25, 0.125]
 
 
 def test_replicas_are_counted_once(source):

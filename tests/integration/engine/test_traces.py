@@ -112,6 +112,15 @@ def test_an_evaluation_of_another_shape_traces_again():
         trainer.evaluate(2)
 
 
+def test_many_signatures_are_not_all_shown():
+    """G12: the message stays readable; what came more than once is said so."""
+    traces = Traces(1)
+    for size in [1, 1, *range(2, 14)]:
+        tf.function(traces.watched("train", lambda x: x))(tf.zeros([size]))
+    with pytest.raises(RetraceError, match=r"\[1\] \(2 times\)(\n.*){9}\n  and 3 more\n"):
+        traces.check("train")
+
+
 class InArrays(toy.ToyTask):
     """The data are arrays in memory, which come in blocks of batches; a loss cannot be computed."""
 
@@ -152,15 +161,6 @@ def test_a_step_of_ones_own_is_counted():
     assert trainer.context.clock.waited_seconds is None
 
 
-def test_many_signatures_are_not_all_shown():
-    """G12: the message stays readable; what came more than once is said so."""
-    traces = Traces(1)
-    for size in [1, 1, *range(2, 14)]:
-        tf.function(traces.watched("train", lambda x: x))(tf.zeros([size]))
-    with pytest.raises(RetraceError, match=r"\[1\] \(2 times\)(\n.*){9}\n  and 3 more\n"):
-        traces.check("train")
-
-
 class Witness(Action):
     """Writes down what it is told of."""
 
@@ -196,9 +196,3 @@ def test_first_traces_of_several_trainers_are_no_retracing(caplog):
     for size in range(1, 6):
         traced_for(one, size)
     assert "5 out of the last 5 calls to" in caplog.text
-
-
-def test_a_profile_names_the_step():
-    """G12: a function that is counted by itself keeps its name."""
-    trainer = toy.build(toy.experiment(train_tf_while_loop=False))
-    assert trainer.context.traces.watched("train", trainer.train_step).__name__ == "train_step"

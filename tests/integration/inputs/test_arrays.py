@@ -11,7 +11,6 @@ from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import order
-from tests.support.cases import cases
 
 
 def ids(n):
@@ -196,10 +195,6 @@ def test_evaluation_starts_at_any_step(start):
     assert int(dataset.cardinality()) == len(batches)
 
 
-def test_unset_is_training_means_one_pass():
-    assert len(read(ids(10), DataConfig(global_batch_size=4), None)) == 3
-
-
 def test_any_nest_of_arrays_and_types():
     nest = {"image": np.arange(12.0).reshape(4, 3), "text": np.array(["a", "b", "c", "d"]), "pair": (np.arange(4),)}
     (batch,) = inputs.from_arrays((nest, np.arange(4, dtype=np.int32)), evaluation(8)).as_numpy_iterator()
@@ -208,18 +203,6 @@ def test_any_nest_of_arrays_and_types():
     assert features["text"].tolist() == [b"a", b"b", b"c", b"d"]
     np.testing.assert_array_equal(features["pair"][0], labels)
     assert labels.dtype == np.int32
-
-
-def test_reports_the_examples_of_an_epoch():
-    context = inputs.InputContext(num_replicas_in_sync=2)
-    inputs.from_arrays(ids(10), train(4), context)
-    assert context.examples_per_epoch == 10
-
-
-@pytest.mark.parametrize("prefetch", cases([0, 1, 100], 1))
-def test_prefetch_changes_no_batch(prefetch):
-    np.testing.assert_array_equal(read(ids(20), train(6, prefetch_buffer_size=prefetch), 9), read(ids(20), train(6), 9))
-    assert len(read(ids(20), evaluation(6, prefetch_buffer_size=prefetch), None)) == 4
 
 
 def test_replicas_get_consecutive_parts_of_one_batch():

@@ -167,12 +167,3 @@ def test_a_mixture_changes_with_its_parts():
     sizes = [(3, 4), (4, 4)]
     found = {inputs.Mixture(parts(weights, size)).fingerprint() for weights in [(1, 2), (2, 1)] for size in sizes}
     assert len(found) == 4
-
-
-def test_the_batch_size_of_a_shuffle_does_not_matter():
-    """N44: position p has the same example in batches of any size."""
-    reads = [
-        flat(ids(inputs.from_source(inputs.Mixture(parts([3, 1], [9, 30])), train(batch)), 240 // batch))
-        for batch in (4, 16, 80)
-    ]
-    assert reads[0] == reads[1] == reads[2]

@@ -262,10 +262,3 @@ def test_a_call_reads_few_examples_where_they_are_large(source, batch, least, mo
     next(iter(inputs.from_source(source, train(workers=1, batch=batch, shuffle_buffer_size=1000))))
     assert least <= max(source.asked) <= most
     assert source.expected == max(source.asked) + 2 * 1000
-
-
-def test_an_evaluation_holds_the_groups_of_few_batches():
-    """N41"""
-    source = Sized(0)
-    next(iter(inputs.from_source(source, evaluation(workers=3))))
-    assert source.expected == 3 * 8

@@ -50,11 +50,6 @@ def test_supervised_pairs(data_dir):
     np.testing.assert_array_equal(inputs_ % 3, labels)
 
 
-def test_transform(data_dir):
-    dataset = inputs.from_tfds(section(data_dir), transform_fn=lambda batch, seeds: (batch["number"], seeds))
-    assert dataset.element_spec[1] == tf.TensorSpec([4, 2], tf.int64)
-
-
 def problem(params):
     with pytest.raises(inputs.DataError) as caught:
         inputs.from_tfds(params)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from official_trainer import inputs
-from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, resolve
+from official_trainer.config import DataConfig
 from official_trainer.sources.images import ImagesConfig
 from tests.support.source_cases.files import id_of_image, write_images
 
@@ -177,24 +177,6 @@ def test_a_folder_without_classes_or_none_at_all(tmp_path):
         build(tmp_path)
     with pytest.raises(inputs.DataError, match="nowhere' is no folder, in the working directory"):
         build(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ("", "source.folder: is not set"),
-        (", folder: a, channels: 2", "source.channels: must be 1, 3 or 4"),
-        (", folder: a, classes: [b, c, b]", "source.classes: has 'b' twice"),
-        (", folder: a, size: [0, 3]", "source.size[0]: must be at least 1"),
-        (", folder: a, resize: squash", "source.resize"),
-        (", folder: a, size: 16 24", "got '16 24'"),
-    ],
-)
-def test_mistakes_in_a_section_are_errors_of_the_configuration(fields, message):
-    """N41: before any image is looked for."""
-    with pytest.raises(ConfigError) as caught:
-        resolve(ExperimentConfig(), sets=[f"task.train_data.source={{type: images{fields}}}"])
-    assert message in str(caught.value)
 
 
 def test_the_fingerprint_changes_with_the_files(tmp_path):

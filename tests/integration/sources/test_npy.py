@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from official_trainer import inputs
-from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, resolve
+from official_trainer.config import DataConfig
 from official_trainer.sources.npy import NpyConfig
 
 
@@ -65,17 +65,3 @@ def test_a_file_that_was_cut_is_refused(tmp_path, cut):
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(inputs.DataError, match=f"{path} holds no array of rows"):
         NpyConfig(files={"a": str(path)}).build()
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ("{}", "source.files: is not set; write the file of each field"),
-        ("{a: 'gs://b/c'}", "source.files.a: gs://b/c is"),
-    ],
-)
-def test_mistakes_in_a_section_are_errors_of_the_configuration(files, message):
-    """N41"""
-    with pytest.raises(ConfigError) as caught:
-        resolve(ExperimentConfig(), sets=[f"task.train_data.source={{type: npy, files: {files}}}"])
-    assert message in str(caught.value)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import inputs
-from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, resolve
+from official_trainer.config import DataConfig
 from official_trainer.sources import records
 from official_trainer.sources.tfrecord import TfrecordConfig
 from tests.support.source_cases.files import record_of, write_tfrecords
@@ -216,39 +216,6 @@ def test_a_pattern_without_files_names_the_field_of_the_section(tmp_path):
     assert "no file matches" in str(caught.value) and "did you mean" in str(caught.value)
 
 
-def test_the_field_has_its_path_in_the_configuration(tmp_path):
-    """N45: for an error of `build_inputs`."""
-
-    class Reads:
-        def build_inputs(self, params, input_context=None):
-            return inputs.from_source(params.source, params, input_context)
-
-    context = inputs.InputContext()
-    context.section = "task.train_data"
-    params = DataConfig(source=TfrecordConfig(files=str(tmp_path)), is_training=True)
-    with pytest.raises(inputs.DataError, match=r"cannot read .*directory") as caught:
-        inputs.call_build_inputs(Reads(), params, context)
-    assert caught.value.field == "task.train_data.source.files"
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{type: tfrecord}", "task.train_data.source.files: is not set; set it to a path"),
-        (
-            "{type: tfrecord, files: 'gs://a/b'}",
-            "task.train_data.source.files: gs://a/b is a URL, and examples are read",
-        ),
-        ("{type: tfrecord, file: a}", "unknown field"),
-    ],
-)
-def test_mistakes_in_a_section_are_errors_of_the_configuration(section, message):
-    """N41: before anything is read."""
-    with pytest.raises(ConfigError) as caught:
-        resolve(ExperimentConfig(), sets=[f"task.train_data.source={section}"])
-    assert message in str(caught.value)
-
-
 # Parsed by TensorFlow.
 
 
@@ -270,24 +237,6 @@ def test_from_tfrecords_reads_a_source(tmp_path):
     later = inputs.InputContext(start_step=7)
     assert ids(inputs.from_tfrecords(params, later, parse_fn=parse), 5) == batches[7:]
     assert later.examples_per_epoch == COUNT and not later.order_depends_on_pipelines
-
-
-def test_parsed_records_do_not_depend_on_hosts_and_replicas(tmp_path):
-    """N42: two hosts with two replicas each have the global batches of one."""
-    write_tfrecords(tmp_path, COUNT)
-    params = params_for(tmp_path, batch=8, is_training=True)
-    alone = ids(inputs.from_tfrecords(params, parse_fn=parse), 9)
-    hosts = []
-    for host in range(2):
-        context = inputs.InputContext(
-            num_input_pipelines=2, input_pipeline_id=host, num_replicas_in_sync=4, start_step=4
-        )
-        hosts.append(ids(inputs.from_tfrecords(params, context, parse_fn=parse), 10))
-    steps = [
-        [*hosts[0][2 * step], *hosts[0][2 * step + 1], *hosts[1][2 * step], *hosts[1][2 * step + 1]]
-        for step in range(5)
-    ]
-    assert steps == alone[4:]
 
 
 def strict(record):

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from official_trainer.actions.action import Action, CallAt, Callback, LoopState, Rollback, Run, Save, Stop
+from official_trainer.actions.action import Action, CallAt, Callback, LoopState, Run
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import When
 from official_trainer.errors import ExitCode, UserError
@@ -211,16 +211,6 @@ def test_a_call_can_be_asked_for(calls):
 
 
 # What is asked for.
-
-
-def test_requests_come_back_in_order(calls):
-    """G1: nothing is done here; only the loop executes."""
-    schedule, run = started(
-        Recorder(calls, "a", when=When(every=1), answers={"on_step": [Save(), Stop(reason="enough")]}),
-        Recorder(calls, "b", when=When(every=1), answers={"on_step": Rollback(reason="bad"), "on_eval": Save()}),
-    )
-    assert to(schedule, run, 1) == [Save(), Stop(reason="enough"), Rollback(reason="bad")]
-    assert schedule.evaluation({}, ended=False) == [Save()]
 
 
 def test_an_answer_that_is_no_request_is_an_error(calls):

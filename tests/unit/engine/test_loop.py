@@ -85,17 +85,6 @@ def test_modes_differ_in_when_they_evaluate(evaluate, steps):
     assert ("accuracy" in logs) == bool(steps)
 
 
-def test_a_finished_run_does_nothing():
-    """T10: running the command again neither trains nor evaluates."""
-    disk = Disk()
-    start(disk, config_of())[0].run()
-    before = list(disk.rows)
-    loop, trainer = start(disk, config_of())
-    loop.run()
-    assert disk.rows == before
-    assert trainer.lengths == []
-
-
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_state_that_is_not_finite_is_never_saved(loss):
     """G8, T12: the check comes before the save; the failed window is on record."""
