@@ -1,9 +1,9 @@
-"""Mixtures: of parts in columns, in groups and in lists, and of a mixture in a mixture."""
+"""Mixtures: of parts in columns, in groups and in lists, and of a mixture in a mixture; and packed rows."""
 
 import itertools
 
-from official_trainer.inputs import Mixture
-from tests.support.sources import Columns
+from official_trainer.inputs import Mapped, Mixture, Packed
+from tests.support.sources import Columns, Sequences
 
 
 class From(Columns):
@@ -35,4 +35,13 @@ def nested(folder, count):
     return Mixture({"inner": (inner, half), "other": (From(half, count - half), count - half)})
 
 
-CASES = {"mixture": mixture, "mixture in a mixture": nested}
+def numbered(row):
+    return {**row, "id": row["tokens"][0] // 1000}
+
+
+def packed(folder, count):
+    """Rows with an example each, as their tokens say."""
+    return Mapped(Packed(Sequences([4] * count), 4), numbered)
+
+
+CASES = {"mixture": mixture, "mixture in a mixture": nested, "packed": packed}
