@@ -292,15 +292,10 @@ def beside_of(job: Job, trainer: Trainer) -> export.Beside | None:
 
 
 def _export_version(job: Job, trainer: Trainer, folder: str, step: int, metrics: Mapping[str, Any]) -> str:
-    return export.save_version(
-        folder,
-        trainer.task,
-        trainer.model,
-        step=step,
-        metrics=metrics,
-        max_to_keep=job.config.trainer.export.max_to_keep,
-        beside=beside_of(job, trainer),
-    )
+    made = files.join(folder, str(step))
+    export.save(made, trainer.task, trainer.model, step=step, metrics=metrics, beside=beside_of(job, trainer))
+    export.keep_newest(folder, job.config.trainer.export.max_to_keep, until=step)
+    return made
 
 
 def export_own(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> str:

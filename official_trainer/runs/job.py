@@ -55,8 +55,6 @@ class Prebuilt:
 class Job:
     """One run to do: an experiment, its config, and where it leaves what it makes.
 
-    Size: a field for each flag that is no setting of the config.
-
     Attributes:
       experiment: registered name.
       resolved: its config, and who set what.

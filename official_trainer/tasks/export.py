@@ -249,14 +249,7 @@ def _tables(task: Any) -> list[Any]:
 
 
 def save_version(
-    folder: str,
-    task: Any,
-    model: Any,
-    *,
-    step: int,
-    metrics: Mapping[str, float],
-    max_to_keep: int,
-    beside: Beside | None = None,
+    folder: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float], max_to_keep: int
 ) -> str:
     """Writes the version `step` of a folder, and deletes the oldest.
 
@@ -267,13 +260,12 @@ def save_version(
       step: the step of the weights.
       metrics: results of the step.
       max_to_keep: how many versions up to this one are kept, newest first.
-      beside: as for `save`.
 
     Returns:
       The directory of the version.
     """
     directory = files.join(folder, str(step))
-    save(directory, task, model, step=step, metrics=metrics, beside=beside)
+    save(directory, task, model, step=step, metrics=metrics)
     keep_newest(folder, max_to_keep, until=step)
     return directory
 
