@@ -18,15 +18,16 @@ from official_trainer import files, user_code
 from official_trainer.inputs.context import leaves
 from official_trainer.lazy import tf
 from official_trainer.shown import first_few
+from official_trainer.tasks import keras as kerases
 
-ADVICE = (
+_ADVICE = (
     "either updates are too large (lower the learning rate, for which official-trainer find-lr suggests a value, or "
     "clip the gradients), or the loss is not finite for some outputs: tf.debugging.enable_check_numerics() in the "
     "experiment's module, with runtime.run_eagerly=true, names the operation"
 )
 """What to do about a loss that is not finite where the batch is."""
 
-_MAX_TENSORS = 3
+_MAX_TENSORS, _MAX_RATES = 3, 100
 _SORTS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isposinf, "-inf": np.isneginf}
 _KEYS = re.compile(r"\['([^']*)'\]")
 
@@ -87,10 +88,25 @@ def explain(trainer: Any, step: int, replica_batches: Sequence[Any]) -> list[str
     """Returns lines on the batch of a step: its values that are not finite, and what yields them; else advice."""
     iterator = trainer.train_iterator
     if iterator.dataset is not None:  # the caller's
-        return in_batch(replica_batches) or [ADVICE]
+        return in_batch(replica_batches) or [advice(trainer, step - 2, step - 1)]
     first = iterator.position.start_step(step - 1) * getattr(iterator.builder.params, "global_batch_size", 0)
     lines = in_batch(replica_batches, iterator.builder.example_from(first))
-    return [*lines, *_yields(iterator.builder.source, trainer.task)] if lines else [ADVICE]
+    return [*lines, *_yields(iterator.builder.source, trainer.task)] if lines else [advice(trainer, step - 2, step - 1)]
+
+
+def advice(trainer: Any, since: int, until: int) -> str:
+    """Returns that a learning rate was not finite, or else what may be done where the batch is.
+
+    Args:
+      trainer: its optimizer is asked for the rates.
+      since: the step before the first update that may be the cause.
+      until: the last such update; at most the last hundred are looked at.
+    """
+    rate = kerases.of(trainer.optimizer).rate(trainer.optimizer)
+    for step in range(max(0, since, until - _MAX_RATES), until) if callable(rate) else ():
+        if not np.isfinite(value := float(rate(tf.constant(step, tf.int64)))):
+            return f"the learning rate of step {step + 1} is {value:g}, and the weights with it: correct its schedule"
+    return _ADVICE
 
 
 def _yields(source: str, task: Any) -> list[str]:

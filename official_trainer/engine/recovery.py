@@ -203,4 +203,5 @@ class Recovery:
             return "\n  ".join([f"the batch of step {bad_step} is the first with such a loss{where}", *lines])
         saved_step = self._store.latest_step()
         since = "the start of this process" if saved_step is None else f"step {saved_step}, which is saved,"
-        return f"it came between {since} and step {failed_step}\n  {non_finite.ADVICE}"
+        advice = non_finite.advice(self._trainer, saved_step or 0, failed_step)
+        return f"it came between {since} and step {failed_step}\n  {advice}"
