@@ -25,6 +25,8 @@ from official_trainer.shown import printable
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_OF_KERAS = {"fit": "train"}
+"""A method of Keras, and the verb that does it."""
 
 
 def main(argv: Sequence[str] | None = None, *, script: str | None = None) -> int:
@@ -174,6 +176,7 @@ def _no_such_verb(name: str, rest: Sequence[str]) -> str:
     elif name in experiments:
         what, words = f"{name} is an experiment; name a verb before it", ["train", name, *rest]
     else:
-        near = nearest(name, names)
-        what, words = f"no such verb: {name}{did_you_mean(name, names)}", [*near[:1], *rest] if near else ["--help"]
+        meant = _OF_KERAS.get(name, name)
+        near = nearest(meant, names)
+        what, words = f"no such verb: {name}{did_you_mean(meant, names)}", [*near[:1], *rest] if near else ["--help"]
     return f"{what}\nverbs: {', '.join(names)}\ntry: {shlex.join(['official-trainer', *words])}"

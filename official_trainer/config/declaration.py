@@ -139,8 +139,10 @@ class UnknownFieldError(ConfigError, TypeError):
     def __init__(self, cls: type[Config], name: str) -> None:
         names = [spelling(field) for field in cls.__dataclass_fields__]
         near = next((ours for ours in other_names.ours(name) if ours in names), best_match(name, names))
+        near = "" if name in other_names.OF_ITEMS else near
         what = f"{cls.__name__} has no field '{name}'"
-        fix = "" if near else "show --explain EXPERIMENT lists the fields of an experiment"
+        item = other_names.OF_ITEMS.get(name, "")
+        fix = item or ("" if near else "show --explain EXPERIMENT lists the fields of an experiment")
         allowed = "" if near or len(names) > _MOST_LISTED else ", ".join(names)
         super().__init__([Problem(what, near=near, allowed=allowed, fix=fix, origin=calling_line())])
 

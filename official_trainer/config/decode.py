@@ -390,6 +390,8 @@ class Decoder:
         is_glued = node.form == "scalar" and not node.quoted and fields.is_path(node.value.partition(":")[0])
         fix = "put a space after ':'" if is_glued and ":" in node.value else ""
         fix = fix or _meant_inside(node, cls, current, path)
+        if node.form == "python":
+            fix = other_names.OF_SECTIONS.get(cls.__name__, f"write {cls.__name__}(…)")
         what = " or ".join([f"must be {fields.describe(cls)}", ", ".join(cls.WORDS)][: 1 + bool(cls.WORDS)])
         near = best_match(node.value, cls.WORDS) if node.form == "scalar" else ""
         return self._fail(node, path, what, got=node.shown, near=near, fix=fix)

@@ -38,9 +38,17 @@ OF_ITEMS: Mapping[str, str] = {
     "prometheus_port": "add {type: prometheus, port: …} to trainer.trackers",
     "wandb_project": "add {type: wandb, project: …} to trainer.trackers",
     "patience": "add {type: early_stopping, monitor: …, patience: …} to trainer.actions",
+    "callbacks": "Keras's callbacks are actions here: list them in trainer.actions, or return them from build_actions",
+    "loss": "the loss is what build_losses of the Task returns",
+    "metrics": "the metrics are what build_metrics of the Task returns",
     "early_stopping_patience": "add {type: early_stopping, monitor: …, patience: …} to trainer.actions",
 }
-"""Where a name leads to an item of a list: the item, which is in no configuration yet."""
+"""Where a name leads to an item of a list or to a method of the Task: what to write; no configuration has it yet."""
+
+OF_SECTIONS: Mapping[str, str] = {
+    "OptimizationConfig": "write opt.adam(0.001), or another of `from official_trainer.config import opt`",
+}
+"""What Python code writes for a section that is more than one class."""
 
 _OURS = {their: tuple(ours.split()) for ours, theirs in THEIRS.items() for their in theirs.split()}
 

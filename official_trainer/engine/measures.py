@@ -89,7 +89,7 @@ class TrainMeasures:
         """Returns the logs of a summary: metrics, means of what the steps have returned, losses, learning rates."""
         context = self._context
         phase = during(lambda: f"summarizing training at step {context.step}", task=context.task)
-        self._warn_of_idle_metrics()
+        self._warn_of_idle_parts()
         with phase, during(method="build_metrics"):
             logs = {name: value for metric in self._measures for name, value in results_of(metric).items()}
             logs |= self.numbers.results()
@@ -98,8 +98,8 @@ class TrainMeasures:
             rates[f"{name}/learning_rate"] = optimization.learning_rate(optimizer, context.global_step)
         return {**logs, **self.numbers.losses(context.step), **rates}
 
-    def _warn_of_idle_metrics(self) -> None:
-        """Warns once of metrics that a step of the user's own leaves out: they would be shown as 0."""
+    def _warn_of_idle_parts(self) -> None:
+        """Warns once of what a step of the user's own leaves out: metrics, which would be shown as 0; the optimizer."""
         task, is_checked, self._is_checked = self._context.task, self._is_checked, True
         if is_checked or not is_defined_by_user(task, "train_step"):
             return
@@ -107,6 +107,13 @@ class TrainMeasures:
             _logger.warning(
                 "no step has updated %s: %s.train_step has to call self.process_metrics(metrics, labels, outputs)",
                 " and ".join(idle),
+                type(task).__name__,
+            )
+        optimizers = [self._context.optimizer, *self._context.other_optimizers.values()]
+        if not any(int(tf.convert_to_tensor(getattr(optimizer, "iterations", 1))) for optimizer in optimizers):
+            _logger.warning(
+                "no step has used the optimizer: %s.train_step has to call optimizer.apply_gradients(zip(gradients, "
+                "model.trainable_variables)), unless it changes the weights itself",
                 type(task).__name__,
             )
 

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from official_trainer.config import Config, ConfigError, Origin, Problem
 from official_trainer.config.errors import calling_line, line_of_class, line_of_code, unregistered
 from official_trainer.garden import index as garden_index
-from official_trainer.garden.scan import FOLDER, Experiment, Scanned, scan
+from official_trainer.garden.scan import DECORATOR, FOLDER, Experiment, Scanned, scan
 from official_trainer.garden.spec import garden_class, is_config_class
 from official_trainer.lazy import load, uses_keras
 from official_trainer.nearest import nearest
@@ -500,6 +500,8 @@ def _unknown(name: str, index: _Index, workspace: Path | None) -> Problem:
     near = nearest(name, [*names, *garden_index.entries()])
     what = f"unknown experiment '{name}'"
     reasons = [problem.message for problem in index.problems]
+    if workspace is not None and (place := _unregistered(name, workspace)):
+        return Problem(what, fix=place)
     if not names:
         empty = f"'{FOLDER}' registers no experiment"
         if workspace is None:
@@ -507,6 +509,19 @@ def _unknown(name: str, index: _Index, workspace: Path | None) -> Problem:
         return Problem(what, fix="; ".join([empty, *reasons]), near=near[0] if near else "")
     allowed = ", ".join(sorted(names)) if len(names) <= 12 else ", ".join(near)
     return Problem(what, allowed=allowed, near=near[0] if near else "", fix="; ".join(reasons))
+
+
+def _unregistered(name: str, workspace: Path) -> str:
+    """Says which file of a workspace nearly has an experiment: without the decorator, or outside of its folder."""
+    definition = re.compile(rf"^def {re.escape(name)}\(\)", re.MULTILINE)
+    registered = re.compile(rf"{DECORATOR}\(\s*[\"']{re.escape(name)}[\"']")
+    for path in [*workspace.glob(f"{FOLDER}/**/*.py"), *workspace.glob("*.py"), *workspace.glob("*/*.py")]:
+        text, relative = path.read_text(encoding="utf-8", errors="replace"), path.relative_to(workspace)
+        if relative.parts[0] != FOLDER and registered.search(text):
+            return f"{relative} registers it and is not in {FOLDER}/: move the file there, or give --import={path.stem}"
+        if relative.parts[0] == FOLDER and definition.search(text):
+            return f'write @{DECORATOR}("{name}") above `def {name}()` in {relative}'
+    return ""
 
 
 def with_lines(error: ConfigError, name: str, workspace: Path | None) -> ConfigError:

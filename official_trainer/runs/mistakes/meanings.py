@@ -28,8 +28,12 @@ _OF_CODE = (
         "A Task with an __init__ of its own has to call super().__init__(params, **options) in it.",
     ),
     (
+        r"object has no attribute '(?:config|params|cfg|hparams)'",
+        "A Task has the values of its section in self.task_config.",
+    ),
+    (
         r"must be an instance of class Layer\. Received: layer=.* of type <class 'keras\.|<tf_keras\.\S+ object at|"
-        r"must be KerasTensors\. .*<class 'tf_keras\.|"
+        r"must be KerasTensors\. .*<class 'tf_keras\.|can be added to a Sequential model.*KerasTensor\(type_spec|"
         r"'tuple' object has no attribute 'rank'|'KerasTensor' object has no attribute 'node'",
         "Layers of Keras 2, that is tf_keras, and of Keras 3 are in one model: take all of them from `import keras`, "
         "or all from `from official_trainer.lazy import keras`.",
@@ -39,16 +43,32 @@ _OF_CODE = (
         "The outputs depend on an input that keras.Model is not given: name all of them, as in keras.Model([a, b], …).",
     ),
     (
-        r"Input (\S+) of layer \"[^\"]+\" is incompatible with the layer: expected shape=\(([^)]*)\), found "
-        r"shape=\(([^)]*)\)",
-        "Input {0} of the model is built for shape [{1}], and the batch holds [{2}]: change keras.Input, or the data.",
+        r"Input (\S+)(?: with name '[^']*')? of layer [\"'][^\"']+[\"'] is incompatible with the layer: expected "
+        r"shape=\(([^)]*)\), found shape=\(([^)]*)\)",
+        "Input {0} of the model is built for shape [{1}], and the batch holds [{2}]: change keras.Input, or the data. "
+        "With one dimension too many, the data may be batched twice.",
+    ),
+    (
+        r"Invalid input shape for input .* Expected shape \(([^)]*)\), but input has incompatible shape \(([^)]*)\)",
+        "The model is built for inputs of shape [{0}], and gets [{1}]: change keras.Input, or the data. With one "
+        "dimension too many, the data may be batched twice.",
+    ),
+    (
+        r"is incompatible with the layer: expected (?:min_)?ndim=(\d+), found ndim=(\d+)",
+        "A layer wants inputs of {0} dimensions, the first for the batch, and gets {1}: change keras.Input, or the "
+        "data. Images are [batch, height, width, channels], grey ones with one channel.",
+    ),
+    (
+        r"[Tt]able not initialized",
+        "A layer with a vocabulary, such as TextVectorization, has none: call its adapt(…) in build_model, or give it "
+        "vocabulary=….",
     ),
     (
         r"expected axis -?\d+ of input shape to have value (\d+), but received input with shape \(?([^)]*)\)?",
         "A layer was built for inputs of size {0}, and gets [{1}]: change keras.Input, or the data.",
     ),
     (
-        r"Missing data for input \"[^\"]+\"|Layer \"[^\"]+\" expects \d+ input\(s\), but it received \d+",
+        r"Missing data for input \"[^\"]+\"|Layer \"[^\"]+\" expects \d+ (?:named )?input\(s\)",
         "The inputs of the model are not the features of the batch: give keras.Model those that build_inputs yields, "
         "under the same names.",
     ),

@@ -229,6 +229,12 @@ def test_unknown_names(tmp_path):
     assert refusal(registry.get_config, "x", workspace(tmp_path / "empty")) == (
         "unknown experiment 'x'; 'experiments' registers no experiment"
     )
+    lost = workspace(tmp_path / "lost")
+    (lost / "near.py").write_text(factory("near"))
+    assert refusal(registry.get_config, "near", lost) == (
+        "unknown experiment 'near'; near.py registers it and is not in experiments/: move the file there, or give "
+        "--import=near"
+    )
     assert refusal(registry.get_config, "x") == (
         "unknown experiment 'x'; no folder 'experiments' here or above, and no --import=MODULE that registers it"
     )
