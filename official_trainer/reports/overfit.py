@@ -80,16 +80,10 @@ def overfit(
 ) -> OverfitResult:
     """Does what `official-trainer train --overfit_batches` does: trains on the first batches alone, and keeps nothing.
 
-    Args:
-      experiment: its registered name; see `official_trainer.run` for where it is searched.
-      num_batches: global batches, at least 1.
-      overrides: one `path=value` each, as for `--set`.
-      config_files: YAML files, as for `--config_file`.
-      imports: modules that register the experiment, as for `--import`.
+    `num_batches` are global ones. The other arguments, and errors, are those of `official_trainer.run`.
 
     Raises:
       NotLearnedError: the loss did not fall to a tenth of the first.
-      UserError: as the command would print it.
     """
     with from_python.job_of(experiment, "train", None, overrides, config_files, imports) as job, report.noted():
         return overfit_job(job, num_batches)

@@ -109,16 +109,7 @@ def check(
 ) -> None:
     """Does what the command `check` does: builds, trains a step, evaluates, saves, restores, exports; keeps nothing.
 
-    Args:
-      experiment: its registered name; see `run` for where it is searched, and for the other arguments.
-      mode: the mode whose parts are tried.
-      overrides: one `path=value` each.
-      config_files: YAML files.
-      imports: modules that register the experiment.
-
-    Raises:
-      UserError: what fails, as the command would print it.
-      Exception: of the experiment's code, as it was raised; a note has what the command would print.
+    Arguments and errors are those of `run`; the error is that of the first part that fails.
     """
     with job_of(experiment, mode, None, overrides, config_files, imports) as job, report.noted():
         for step in engine.check(experiment, job.resolved, mode=mode, model_dir=job.model_dir):
@@ -135,18 +126,9 @@ def job_of(
     config_files: Sequence[str],
     imports: Sequence[str],
 ) -> Iterator[Job]:
-    """For a `with` block in the workspace of the call: yields the job that a call from Python names.
+    """For a `with` block in the workspace of the call: yields the job that a call from Python names; see `run`.
 
-    Args:
-      experiment: its registered name.
-      mode: one of `modes.MODES`.
-      model_dir: the run directory; None for `runs/EXPERIMENT` of the workspace, for what writes none.
-      overrides: one `path=value` each.
-      config_files: YAML files.
-      imports: modules that register the experiment.
-
-    Raises:
-      ConfigError: there is no such mode or experiment, or its configuration has a problem.
+    Without a `model_dir`, for what writes none, it is `runs/EXPERIMENT` of the workspace.
     """
     modes.refuse_unknown(mode)
     workspace = _workspace_of_call()
