@@ -1,6 +1,7 @@
 """T17: gin. What may be bound and when, and what a run keeps of it."""
 
 import hashlib
+import json
 import logging
 import re
 import shutil
@@ -21,7 +22,6 @@ from official_trainer.runs import run
 from official_trainer.runs.resume.config_changes import ConfigChangeError
 from official_trainer.tasks import registry
 from tests.support import toy
-from tests.support.garden.operative_config import record, text
 from tests.support.runs import values
 
 
@@ -85,6 +85,14 @@ def _gin_is_given_back():
     yield
     assert not gin.config_is_locked()
     assert gin.config_str() == ""
+
+
+def text(model_dir, name):
+    return Path(model_dir, f"{name}.gin").read_text()
+
+
+def record(model_dir):
+    return json.loads(Path(model_dir, "run.json").read_text())
 
 
 def do(model_dir, *params, files=(), sets=(), mode="train", **kwargs):
@@ -158,8 +166,10 @@ def test_without_the_flags_gin_is_left_alone(model_dir):
     assert record(model_dir)["gin"] is None
 
 
-def test_bindings_of_code_stay_and_those_of_a_run_go(model_dir):
-    """T17: a second run in the process starts from what the first one found."""
+def test_bindings_of_code_stay_and_those_of_a_run_go(model_dir, monkeypatch):
+    """T17: a second run in the process starts from what the first one found; processes compare their bindings."""
+    compared = []
+    monkeypatch.setattr(consistency, "check", lambda peers, facts: compared.append(facts()))
     gin.bind_parameter("toy_names.second", "kept")
     try:
         do(model_dir, "toy_units.units = 4")
@@ -167,6 +177,7 @@ def test_bindings_of_code_stay_and_those_of_a_run_go(model_dir):
         with pytest.raises(ValueError, match="toy_units"):
             gin.query_parameter("toy_units.units")
         assert "toy_names.second = 'kept'" in text(model_dir, "config.train")
+        assert compared[0]["gin toy_units.units"] == "4"
     finally:
         gin.clear_config()
 
@@ -181,8 +192,11 @@ def test_a_run_that_fails_while_it_is_built_leaves_what_it_used(model_dir):
 
 
 def test_export_and_eval_say_when_a_checkpoint_had_other_bindings(model_dir, caplog):
-    """T17: its model may be another one; the run's own file has the bindings."""
+    """T17: the run's own file has the bindings; an evaluator beside training keeps its own, under its mode's name."""
     do(model_dir, "toy_units.units = 4")
+    do(model_dir, "toy_units.units = 4", mode="continuous_eval")
+    assert "inner/toy_units.units = 4" in text(model_dir, "operative_config.continuous_eval")
+    assert "toy_units.units = 4" in text(model_dir, "config.continuous_eval")
     caplog.clear()
     resolved = configuration.resolve(registry.get_config("toy_gin"), experiment="toy_gin")
     own = gin_bindings.read([f"{model_dir}/config.train.gin"], ())
@@ -197,14 +211,6 @@ def test_export_and_eval_say_when_a_checkpoint_had_other_bindings(model_dir, cap
         "  gin toy_units.units: 4 -> not bound"
     ]
     assert not Path(model_dir, "config.eval.gin").exists(), "eval changes nothing in the run directory"
-
-
-def test_an_evaluator_beside_training_keeps_its_own(model_dir):
-    """T17: under its mode's name, as Model Garden's is."""
-    do(model_dir, "toy_units.units = 4")
-    do(model_dir, "toy_units.units = 4", mode="continuous_eval")
-    assert "inner/toy_units.units = 4" in text(model_dir, "operative_config.continuous_eval")
-    assert "toy_units.units = 4" in text(model_dir, "config.continuous_eval")
 
 
 def test_check_binds_too(model_dir):
@@ -340,14 +346,3 @@ def test_the_rest_of_gins_language(tmp_path):
         sys.path.remove(str(tmp_path))
         sys.modules.pop("mine", None)
         gin.clear_config(clear_constants=True)
-
-
-# Several processes.
-
-
-def test_processes_compare_their_bindings(model_dir, monkeypatch):
-    """T17: workers that were not told the same do not train together."""
-    seen = []
-    monkeypatch.setattr(consistency, "check", lambda peers, facts: seen.append(facts()))
-    do(model_dir, "inner/toy_units.units = 3", sets=["trainer.train_steps=10"])
-    assert seen[0]["gin inner/toy_units.units"] == "3"

@@ -2,14 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests import ROOT
 from tests.support.forked import Command
-from tests.support.garden.operative_config import text
 from tests.support.runs import values
 
+OPERATIVE = "operative_config.train_and_eval.gin"
 WORKSPACE = {
     "blocks.py": """
 import gin
@@ -76,7 +77,7 @@ def test_a_function_of_model_garden_that_is_imported_late(workspace, model_dir):
     shapes = {name: value.shape for name, value in found.items() if not isinstance(value, bytes)}
     assert (6, 9) in shapes.values()
     assert sum(shape == (6, 9) for shape in shapes.values()) == 1, "without a gate there is one such kernel, not two"
-    operative = text(model_dir, "operative_config.train_and_eval")
+    operative = Path(model_dir, OPERATIVE).read_text()
     assert "GatedFeedforward.use_gate = False" in operative
     assert "width.units = 9" in operative
 
@@ -94,4 +95,4 @@ def test_the_guides_first_command_in_a_process_that_has_imported_nothing(model_d
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "use_legacy_optimizer = False" in text(model_dir, "operative_config.train_and_eval")
+    assert "use_legacy_optimizer = False" in Path(model_dir, OPERATIVE).read_text()
