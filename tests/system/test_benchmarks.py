@@ -12,7 +12,7 @@ from benchmarks.harness import Promise
 
 PROMISES = (Promise("work (s)", "fast", "slow", 0.5), Promise("work (s)", "slow", "fast", 0.5))
 VALUES = {"work (s)": {"slow": [4.0, 5.0, 10.0], "fast": [1.0, 2.0, 2.0]}}
-LONG = ("steps", "jobs", "clusters", "saves", "goodput", "sweeps")
+LONG = ("steps", "jobs", "clusters", "saves", "resume", "goodput", "sweeps")
 
 
 @pytest.mark.parametrize(
