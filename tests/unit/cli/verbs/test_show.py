@@ -37,12 +37,12 @@ def test_show_a_run_as_it_was_written(run_dir, capsys):
 def test_show_a_run_as_it_would_be(run_dir, capsys):
     """N8: each value with what set it then, as in the comment of the record, and with the place of that."""
     for path in ("trainer.train_steps", "trainer.summary_interval", "trainer.max_to_keep"):
-        assert cli.main(["show", str(run_dir), f"--explain={path}"]) == 0
-    shown, place = capsys.readouterr().out, re.escape(str(run_dir / "params.yaml"))
+        assert cli.main(["show", "runs/seven", f"--explain={path}"]) == 0
+    shown, place = capsys.readouterr().out, re.escape("runs/seven/params.yaml")
     assert re.search(rf"set by   --set \({place}:\d+:\d+\)\n", shown)
     assert re.search(rf"set by   experiment \({place}:\d+:\d+\)\n", shown)
     assert re.search(rf"set by   class default \({place}:\d+:\d+\)\n", shown)
-    assert cli.main(["show", str(run_dir), "runtime.seed=5"]) == 0
+    assert cli.main(["show", "runs/seven", "runtime.seed=5"]) == 0
     shown = capsys.readouterr().out
     assert re.search(rf"train_steps: 7  # {place}:\d+\n", shown) and "  seed: 5  # --set\n" in shown
 
