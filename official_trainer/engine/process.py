@@ -1,4 +1,4 @@
-"""What TensorFlow sets once for a whole process: devices, precision, eager mode, seeds.
+"""What TensorFlow sets once for a whole process: devices, precision, eager mode, seeds, what libraries print.
 
 Owns: setting it from a `RuntimeConfig`, before anything is built. Does not own: the strategy
 (`distributed/strategy.py`).
@@ -6,8 +6,11 @@ Owns: setting it from a `RuntimeConfig`, before anything is built. Does not own:
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
+
+from absl import logging as absl_logging
 
 from official_trainer.distributed.cluster import GIVEN_GPUS, given_gpus
 from official_trainer.distributed.strategy import DeviceError
@@ -30,6 +33,12 @@ def configure_process(runtime: Any) -> None:
         keras.configure(policy=_policy(runtime))
     configure_steps(runtime)
     random_streams.enable(runtime.seed)
+    absl_logging.get_absl_logger().addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a message of a library is not that of Grain, which KerasHub imports, about JAX that nothing here uses."""
+    return not str(record.msg).startswith("Failed to load jax profiler")
 
 
 def configure_keras(kind: kerases.Keras, runtime: Any) -> None:
