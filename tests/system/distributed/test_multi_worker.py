@@ -1,6 +1,8 @@
 """Two and three processes under MultiWorkerMirroredStrategy: the same numbers, stops, losses, and the way back."""
 
 import json
+import os
+import pickle
 import re
 import signal
 from pathlib import Path
@@ -10,11 +12,32 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.chaos.compare import differences, id_lines
 from tests.support.chaos.runs import Variant
-from tests.support.distributed import hostile
 from tests.support.distributed.workers import argv_of, cluster, phase_of, run_to_end, steps_done
 from tests.support.forked import Command, run_command
 from tests.support.runs import differences as differences_of_runs
 from tests.support.runs import rows
+
+MARK = "LOADED_MARK"
+
+
+class Loadable:
+    """Leaves a mark in the process that unpickles it."""
+
+    def __reduce__(self):
+        return _leave_mark, ()
+
+
+def _leave_mark():
+    with open(os.environ[MARK], "w"):
+        pass
+
+
+def send_pickles():
+    """Makes each message of this process a pickle; called in a process before its command."""
+    from official_trainer.distributed import multi_worker
+
+    multi_worker.to_json = lambda value: pickle.dumps(Loadable(), protocol=0).decode()
+
 
 NUM_HELD_OUT = 1438
 TWO = '{"cluster": {"worker": ["127.0.0.1:11", "127.0.0.1:12"]}, "task": {"type": "worker", "index": 1}}'
@@ -74,9 +97,9 @@ def test_a_pickle_that_a_worker_sends_is_not_loaded(workspace, tmp_path):
     """T16: the others end with 2, and say who has sent it."""
     model_dir, mark = tmp_path / "run", tmp_path / "mark"
     with cluster(workspace, model_dir) as started:
-        started.first("worker", 1, hostile.send_pickles)
-        started.start("worker", 0, env={hostile.MARK: str(mark)})
-        started.start("worker", 1, env={hostile.MARK: str(mark)})
+        started.first("worker", 1, send_pickles)
+        started.start("worker", 0, env={MARK: str(mark)})
+        started.start("worker", 1, env={MARK: str(mark)})
         assert started.wait("worker", 0) == 2, started.outputs()
         assert "what worker 1 has sent is no message of this version of official-trainer" in started.err("worker", 0)
     assert not mark.exists()

@@ -135,30 +135,6 @@ def keep_to_one_core_unless_chief():
 
 
 @pytest.mark.full
-def test_a_new_chief_takes_over_the_servers_of_one_that_was_killed(tmp_path):
-    """T7: SIGKILL of the chief: the others wait for a new one, which continues from the checkpoint."""
-    with Run(tmp_path, *LONG) as run:
-        run.wait_for_step(110)
-        run.cluster.kill("chief")
-        run.cluster.start("chief")
-        assert run.wait_all() == {0}, run.cluster.outputs()
-        run.assert_done(600)
-        assert run.seen(600).sum() == 600 * 8
-        assert "continuing from step" in run.cluster.out("chief")
-
-
-@pytest.mark.full
-def test_a_worker_or_server_that_is_told_to_stop_does_so_at_once(tmp_path):
-    """T7: it has nothing to save, so SIGTERM ends it, which is a death as any other to the chief."""
-    with Run(tmp_path, *LONG) as run:
-        run.wait_for_step(100)
-        run.cluster.signal("worker", 0)
-        assert run.cluster.wait("worker", 0) == -signal.SIGTERM
-        assert run.cluster.wait("chief") == 0
-        run.assert_done(600)
-
-
-@pytest.mark.full
 def test_without_any_worker_the_chief_gives_up_in_time(tmp_path):
     """T7: with all workers gone the chief waits for runtime.rendezvous_timeout_seconds and names them."""
     with Run(tmp_path, *LONG, "runtime.rendezvous_timeout_seconds=6") as run:

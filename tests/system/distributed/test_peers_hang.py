@@ -112,17 +112,6 @@ def test_a_chief_that_hangs_in_a_save_is_the_only_one_that_complains(tmp_path):
 
 
 @pytest.mark.full
-def test_an_evaluation_that_hangs_ends_too(tmp_path):
-    """N12, T16: nobody can tell who waits for whom there, and each says where it is."""
-    with Run(tmp_path, "evaluate_input", held=0, sets=(*LIMITS, "runtime.stall_startup_seconds=8")) as run:
-        codes, said = run.codes(), run.cluster.outputs()
-        assert codes[0] == 5, said
-        assert codes[1] in (5, 75, -signal.SIGABRT), said  # not 5 if it has seen the other one end
-        assert "while evaluating" in run.report(0), said
-        assert "in hold\n" in run.report(0), said
-
-
-@pytest.mark.full
 def test_sigterm_ends_all_in_the_grace_period_though_one_hangs(tmp_path):
     """N5, T16: the steps since the last checkpoint are lost, so it is 75 and no 143, whoever hangs."""
     sets = ("runtime.stop_grace_seconds=2", "runtime.collective_timeout_seconds=60")
@@ -135,15 +124,3 @@ def test_sigterm_ends_all_in_the_grace_period_though_one_hangs(tmp_path):
         assert "stop_grace_seconds=2 later the run had not ended" in run.cluster.err("worker", 1), said
         assert "the last good checkpoint is the chief's" in run.cluster.err("worker", 1), said
         assert "SIGTERM in the middle of what all processes do" in run.recorded(1)[1]
-
-
-@pytest.mark.full
-def test_sigterm_to_the_one_that_waits_leaves_the_other_to_its_watchdog(tmp_path):
-    """N5, N12: whoever is asked ends in the grace period; who hangs, and was not asked, says so within its limits."""
-    limits = ("runtime.stall_floor_seconds=20", "runtime.collective_timeout_seconds=60")
-    with Run(tmp_path, "input", held=0, sets=(*limits, "runtime.stop_grace_seconds=1")) as run:
-        run.wait_until_all_wait()
-        run.cluster.signal("worker", 1, signal.SIGTERM)
-        codes, said = run.codes(), run.cluster.outputs()
-        assert codes == [5, 75], said
-        assert "the last good checkpoint is the chief's" in run.cluster.err("worker", 1), said

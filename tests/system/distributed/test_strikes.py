@@ -13,7 +13,7 @@ from tests.support.cases import cases
 from tests.support.chaos.compare import differences
 from tests.support.chaos.runs import INTERVALS, Variant
 from tests.support.chaos.summary import Tally
-from tests.support.distributed.coordinated import LONG, WORKSPACE, Run
+from tests.support.distributed.coordinated import LONG, Run
 from tests.support.distributed.workers import TWO_WORKERS, argv_of, cluster, phase_of
 from tests.support.processes.local_jobs import LAUNCHER, LocalJob
 
@@ -158,12 +158,11 @@ KILLED = {
 }
 """By whom: the workers of a job, and which of its processes are killed at once, in turn."""
 SUPERVISED = [(whom, number) for whom in KILLED for number in range(10)]
-SERVED = [(v, p) for p in PHASES for v in ("chief", "worker 0", "ps 0", LAUNCHER)]
 
 
 @pytest.mark.parametrize(
     ("whom", "number"),
-    cases(SUPERVISED, ("the trainer", 1), ("both", 2), ("a worker of two", 1)),
+    cases(SUPERVISED, ("both", 2), ("a worker of two", 1)),
     ids=str,
 )
 def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, tmp_path, tallied, request, whom, number):
@@ -182,21 +181,4 @@ def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, tmp_path, tal
 
     kills = supervised_to_its_end(start, model_dir, victims[number // len(PHASES) % len(victims)], phase, chance)
     assert differences(model_dir, unbroken) == {}
-    tallied(Tally(trials=1, kills=kills, seconds=time.monotonic() - begin, phases={phase: 1}))
-
-
-@pytest.mark.full  # test_parameter_server.py has the kills, test_local.py the restarts
-@pytest.mark.parametrize(("victim", "phase"), SERVED, ids=str)
-def test_a_supervised_job_of_parameter_servers_has_all_its_steps(tmp_path, tallied, request, victim, phase):
-    """N1, N20, T7: not the bits, but the number of steps; a worker is restarted alone."""
-    chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
-    run, begin = Run(tmp_path, *LONG), time.monotonic()
-    words = ["--workers=2", "--ps=1", "--supervise", "--", *run.words(*run.sets)]
-    environ = {"POINTS_SPINS": "2", "SHARES": str(run.shares_path)}
-
-    def start(number):
-        return LocalJob(words, cwd=WORKSPACE, folder=tmp_path / f"launcher-{number}", env=environ)
-
-    kills = supervised_to_its_end(start, run.model_dir, [victim], phase, chance)
-    run.assert_done(600)
     tallied(Tally(trials=1, kills=kills, seconds=time.monotonic() - begin, phases={phase: 1}))

@@ -203,10 +203,9 @@ def _group(name):
         return None
 
 
-@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
-def test_the_fork_server_never_starts_the_runtime(keras, tmp_path):
+def test_the_fork_server_never_starts_the_runtime(tmp_path):
     """N26: a command finds a TensorFlow that has executed nothing; the same look after an operation finds more."""
-    modules = [keras, "official_trainer.processes.training_imports"]
+    modules = ["keras", "tf_keras", "official_trainer.processes.training_imports"]
     source = (
         "import os, sys\nfrom multiprocessing import connection\nfrom official_trainer.processes import forked\n"
         f"forked.preload(*{modules})\n"
@@ -214,7 +213,7 @@ def test_the_fork_server_never_starts_the_runtime(keras, tmp_path):
         "process = forked.ForkedProcess(command, environ=os.environ, output='output')\n"
         "connection.wait([process.sentinel])\nassert 'tensorflow' not in sys.modules\nsys.exit(process.exit_code())\n"
     )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": str(int(keras == "tf_keras"))}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", source], cwd=tmp_path, env=environ, check=True)
     assert (tmp_path / "output").read_text().splitlines()[-2:] == ["before: False", "after: True"]
     assert forked.ForkServerError.exit_code == 75

@@ -79,15 +79,6 @@ print("number:", numpy.random.rand())
     assert len(set(re.findall(r"number: (\S+)", job.out))) == 2
 
 
-def test_an_evaluator_that_fails_does_not_end_training(tmp_path):
-    """It is said at once, and in the end by the exit code."""
-    sources = {"worker": "wait('evaluator'); print('trained')", "evaluator": "touch('evaluator'); sys.exit(4)"}
-    code, job = run(tmp_path, {**TWO, "evaluator": 1}, sources)
-    assert code == 4
-    assert job.out.count("trained") == 2
-    assert "evaluator ended with exit code 4 (non-finite)" in job.err
-
-
 def test_servers_are_ended_when_the_chief_is_done(tmp_path):
     """They would serve for ever; that is no failure, and an evaluator is left to finish."""
     names = ["chief", "ps 0", "worker 0", "worker 1"]
@@ -128,20 +119,8 @@ def test_who_does_not_find_out_is_told(tmp_path):
     code, job = run(tmp_path, {"worker": 3}, sources, peers_seconds=0.1, grace_seconds=1)
     assert code == 5
     assert "[worker 0] told" in job.out and "[worker 1] deaf" in job.out
+    assert "[launch]   killing worker 1\n" in job.out
     assert job.err.startswith("error: worker 2 ended with exit code 5 (stalled)")
-
-
-@pytest.mark.parametrize("counts", [TWO, SERVED])
-def test_a_process_that_is_killed_may_be_started_again(tmp_path, counts):
-    sources = {
-        "worker 1": "os.kill(os.getpid(), signal.SIGKILL)",
-        "worker 0": "sys.exit(75) if 'ps' not in json.loads(os.environ['TF_CONFIG'])['cluster'] else forever()",
-        "chief": "forever()",
-        "ps": "forever()",
-    }
-    code, job = run(tmp_path, counts, sources, peers_seconds=0.1)
-    assert code == 75
-    assert job.err.startswith("error: worker 1 was killed by SIGKILL (out of memory?)")
 
 
 def test_what_a_process_leaves_behind_ends_with_it(tmp_path):
@@ -163,7 +142,7 @@ def hang_up():
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_passed_on_once(tmp_path, number):
     """All save, and the job is preempted as one process would be."""
     source = """
@@ -237,14 +216,6 @@ def test_a_second_signal_kills(tmp_path):
     assert "did not end in time and was killed" in job.err
 
 
-def test_the_grace_period_ends(tmp_path):
-    job = Launched(tmp_path, TWO, {"worker": "on_term(lambda: None); touch(NAME); forever()"}, grace_seconds=0.2)
-    job.until("worker 0", "worker 1")
-    job.process.terminate()
-    assert job.wait() == 75
-    assert "[launch]   killing worker 0, worker 1\n" in job.out
-
-
 # The launcher dies
 
 _WITH_CHILD = """
@@ -313,7 +284,7 @@ def test_a_job_goes_on_when_nothing_reads_its_output(tmp_path):
 # Restarts
 
 
-@pytest.mark.parametrize("code", [75, 143, -9])
+@pytest.mark.parametrize("code", [143, -9])
 def test_a_job_that_may_be_started_again_is(tmp_path, code):
     """All of it, under `supervise`."""
     end = "os.kill(os.getpid(), signal.SIGKILL)" if code < 0 else f"sys.exit({code})"
@@ -324,11 +295,10 @@ def test_a_job_that_may_be_started_again_is(tmp_path, code):
     assert "restart 1, from the start, at once" in job.out
 
 
-@pytest.mark.parametrize("code", [1, 5])
-def test_what_would_fail_again_is_not_started_again(tmp_path, code):
-    sources = {"worker 0": "lives(); sys.exit(75)", "worker 1": f"lives(); sys.exit({code})"}
-    found, _ = run(tmp_path, TWO, sources, supervise=True)
-    assert found == code
+def test_what_would_fail_again_is_not_started_again(tmp_path):
+    sources = {"worker 0": "lives(); sys.exit(75)", "worker 1": "lives(); sys.exit(5)"}
+    code, _ = run(tmp_path, TWO, sources, supervise=True)
+    assert code == 5
     assert not (tmp_path / "worker 1 2").exists()
 
 
