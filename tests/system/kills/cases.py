@@ -237,7 +237,7 @@ def predictions(strategy, format):
 
 PLAIN = fits.fit("fit-plain", fits.plain)
 FIT = fits.fit("fit-callbacks", fits.with_callbacks, named=2 + 3)  # the best two; the newest two and the one of step 9
-OF_KERAS_3 = fits.fit("fit-keras3", fits.of_keras_3, named=2)
+OF_KERAS_3 = fits.fit("fit-keras3", fits.with_callbacks, "keras", named=2)
 CONFIGURED = fits.fit("fit-settings", fits.with_settings)
 
 

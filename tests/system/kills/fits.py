@@ -4,6 +4,7 @@ TensorFlow is imported in the child alone.
 """
 
 import functools
+import importlib
 import json
 from pathlib import Path
 
@@ -70,14 +71,19 @@ def plain(folder):
     _keep(folder, [history.history, history.epoch], program.model)
 
 
-def with_callbacks(folder):
-    """Dropout, executions of two steps, a rate that falls, and checkpoints of callbacks."""
-    from official_trainer.lazy import keras
+def with_callbacks(folder, name="tf_keras"):
+    """Dropout, executions of two steps, a rate that falls, an early stop or more checkpoints of callbacks."""
+    keras = importlib.import_module(name)
     from official_trainer.program import Program, ProgramCheckpoint
     from tests.support.programs import examples
 
     keras.utils.set_random_seed(1)
-    keras.backend.experimental.enable_tf_random_generator()
+    if name == "tf_keras":
+        keras.backend.experimental.enable_tf_random_generator()
+        newest = {"save_freq": 3, "max_to_keep": 2, "keep_every_n_steps": 9}
+        other = ProgramCheckpoint(f"{folder}/{RUN}/newest/{{step:04d}}", **newest)
+    else:
+        other = keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=0.001, patience=3)
     pixels = keras.Input([6])
     hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(8, activation="tanh")(pixels))
     outputs = keras.layers.Dense(3)(keras.layers.BatchNormalization()(hidden))
@@ -87,38 +93,12 @@ def with_callbacks(folder):
     callbacks = [
         keras.callbacks.ReduceLROnPlateau(monitor="val_accuracy", patience=1, factor=0.5),
         ProgramCheckpoint(f"{folder}/{RUN}/best/{{epoch:02d}}-{{val_loss:.4f}}", monitor="val_loss", max_to_keep=2),
-        ProgramCheckpoint(f"{folder}/{RUN}/newest/{{step:04d}}", save_freq=3, max_to_keep=2, keep_every_n_steps=9),
-        *strikers(),
-    ]
-    settings = {"batch_size": 8, "epochs": 4, "validation_split": 0.2, "verbose": 0}
-    history = program.fit(*examples(), callbacks=callbacks, **settings)
-    _keep(folder, [history.history, history.epoch, int(program.model.optimizer.iterations)], program.model)
-
-
-def of_keras_3(folder):
-    """Keras 3: dropout, executions of two steps, a rate that falls, an early stop, and checkpoints of callbacks."""
-    import keras
-
-    from official_trainer.program import Program, ProgramCheckpoint
-    from tests.support.programs import examples
-
-    keras.utils.set_random_seed(1)
-    pixels = keras.Input([6])
-    hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(8, activation="tanh")(pixels))
-    outputs = keras.layers.Dense(3)(keras.layers.BatchNormalization()(hidden))
-    program = Program(keras.Model(pixels, outputs), f"{folder}/{RUN}", seed=2)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    program.compile("adam", loss, metrics=["accuracy"], steps_per_execution=2)
-    callbacks = [
-        keras.callbacks.ReduceLROnPlateau(monitor="val_accuracy", patience=1, factor=0.5),
-        keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=0.001, patience=3),
-        ProgramCheckpoint(f"{folder}/{RUN}/best/{{epoch:02d}}-{{val_loss:.4f}}", monitor="val_loss", max_to_keep=2),
+        other,
         *strikers(keras),
     ]
     settings = {"batch_size": 8, "epochs": 4, "validation_split": 0.2, "verbose": 0}
     history = program.fit(*examples(), callbacks=callbacks, **settings)
-    iterations = int(program.model.optimizer.iterations.numpy())
-    _keep(folder, [history.history, history.epoch, iterations], program.model)
+    _keep(folder, [history.history, history.epoch, int(program.model.optimizer.iterations.numpy())], program.model)
 
 
 def with_settings(folder):
