@@ -1,8 +1,11 @@
 """The run directory of another user: each command ends with code 2 and one line with the owner and what to do."""
 
+import contextlib
+import importlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,7 +14,31 @@ import pytest
 from official_trainer.errors import ExitCode
 from tests import ROOT
 from tests.support.forked import Command
-from tests.support.other_user import NEEDS_ROOT, become_nobody, hide_from_others
+
+NOBODY = 65534
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+_UNWANTED = ("antigravity", "this", "idlelib", "tkinter", "turtle", "turtledemo", "lib2to3")  # they open windows
+
+
+def become_nobody():
+    """Gives this process, which was root's, to the user nobody for good; for `first` of a forked command.
+
+    The modules of Python are imported before, because root may have it in a folder that nobody else may read.
+    """
+    for name in (*sorted(sys.stdlib_module_names), "encodings.utf_8_sig", "http.server"):
+        if name not in _UNWANTED:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    "".encode("utf-8-sig")
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def hide_from_others():
+    """Lets this process write for its own user alone."""
+    os.umask(0o077)
+
 
 pytestmark = NEEDS_ROOT
 

@@ -1,4 +1,4 @@
-"""Whole runs compared bit by bit, on replicas and in parts."""
+"""Whole runs: in parts, and what they keep and export of their evaluations."""
 
 import json
 
@@ -13,13 +13,6 @@ from tests import ROOT
 from tests.support.forked import run_command
 from tests.support.runs import assert_same_checkpoint
 from tests.support.shuffled_runs import ShuffledTask, do
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run of 80 steps to its end, which tests only read."""
-    model_dir = str(tmp_path_factory.mktemp("finished") / "run")
-    return model_dir, do(model_dir)
 
 
 def test_operations_that_must_repeat_train_in_two_parts_as_in_one(tmp_path):
@@ -42,35 +35,6 @@ def test_operations_that_must_repeat_train_in_two_parts_as_in_one(tmp_path):
     rows = read_rows(str(tmp_path / "whole" / "metrics.jsonl"))
     assert all("input_seconds" not in row for row in rows if row["split"] == "time")
     assert_same_checkpoint(str(tmp_path / "whole"), str(tmp_path / "parts"), 40)
-
-
-def test_a_run_on_replicas_in_two_parts_equals_one_in_one(model_dir, tmp_path, monkeypatch):
-    """N1, N17: every bit, with shuffling, dropout, averages and batch norm; a later `eval` agrees."""
-
-    def build_model(self):
-        features = keras.Input((6,), name="features")
-        x = keras.layers.BatchNormalization()(keras.layers.Dense(8)(features))
-        return keras.Model(features, keras.layers.Dense(3, name="logits")(keras.layers.Dropout(0.3)(x)))
-
-    monkeypatch.setattr(ShuffledTask, "build_model", build_model)
-    sets = ["runtime.distribution_strategy=mirrored", "trainer.train_steps=60", "trainer.export.at_end=false"]
-    whole = str(tmp_path / "whole")
-    metrics = do(whole, *sets)
-    do(model_dir, *sets, "trainer.train_steps=40", "trainer.summary_interval=60")
-    assert do(model_dir, *sets, "trainer.steps_per_loop=7", "trainer.summary_interval=60") == metrics
-    assert do(model_dir, *sets, mode="eval")["validation_loss"] == metrics["validation_loss"]
-    numbers = ("training/numbers/training_loss/", "training/metrics/")  # the last row of the first part has reset these
-    assert_same_checkpoint(whole, model_dir, 60, ignore=numbers)
-
-
-def test_weights_do_not_depend_on_steps_per_loop(finished, tmp_path):
-    """T2: bitwise, checkpoint by checkpoint, with metrics."""
-    model_dir, _ = finished
-    for steps_per_loop in (1, 13, 1000):
-        other = str(tmp_path / str(steps_per_loop))
-        do(other, f"trainer.steps_per_loop={steps_per_loop}", "trainer.export.at_end=false")
-        for step in (20, 80):
-            assert_same_checkpoint(model_dir, other, step)
 
 
 def record(model_dir, name="run.json"):

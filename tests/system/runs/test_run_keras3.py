@@ -144,11 +144,10 @@ def test_the_mean_of_checkpoints_is_saved_under_the_same_names(trained):
     assert {name for name in values(named, int(named.name)) if name.startswith("model/")} == {*of_model}
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored"])
-def test_recalibrated_statistics_are_those_of_all_examples(tmp_path, strategy):
+def test_recalibrated_statistics_are_those_of_all_examples(tmp_path):
     """N37: mean and variance of what reaches the layer, over an epoch of training data, against NumPy."""
     action = "trainer.actions=[{type: average_checkpoints, last: 1, recalibrate_batch_norm: 8}]"
-    do(tmp_path, action, f"runtime.distribution_strategy={strategy}", "runtime.num_gpus=0", "trainer.train_steps=4")
+    do(tmp_path, action, "runtime.distribution_strategy=mirrored", "runtime.num_gpus=0", "trainer.train_steps=4")
     saved = values(tmp_path / "averaged", 4)
 
     def value(name):

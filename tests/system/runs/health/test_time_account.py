@@ -1,18 +1,9 @@
 """Where the time of a run goes, by real clocks: slow data and slow steps are told apart."""
 
-import functools
-import json
-import random
-import signal
-import time
-
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from official_trainer.runs.health.time_account import PARTS
-from tests import ROOT
-from tests.support.chaos import inside
-from tests.support.forked import Command, run_command
 from tests.support.slow_runs import do, recorded, time_rows
 
 
@@ -54,45 +45,3 @@ def test_slow_steps_are_not_the_inputs_fault(model_dir, capsys):
     assert attempt["verdict"] is None
     assert attempt["input_fraction"] < 0.5
     assert "input-bound" not in capsys.readouterr().out
-
-
-@pytest.mark.full
-def test_the_parts_of_fifty_restarts_sum_to_the_wall_time(tmp_path):
-    """N51: real processes, stopped by --until_step, SIGTERM or SIGKILL, also before a first save."""
-    draw, run, num_restarts = random.Random(0), tmp_path / "run", 50
-    words = ["--experiment=digits_mlp", f"--model_dir={run}", "--quiet", "trainer.export.at_end=false"]
-    words += [
-        f"trainer.train_steps={4 * num_restarts + 4}",
-        "trainer.checkpoint_interval=2",
-        "trainer.steps_per_loop=1",
-    ]
-    words += ["trainer.validation_interval=40", "trainer.summary_interval=10"]
-    run_command(["list"], cwd=ROOT, folder=tmp_path)  # the fork server's own start is no part of a run's time
-    codes, started = [], time.time()
-    for number in range(num_restarts + 1):
-        step = json.loads((run / "status.json").read_text())["last_checkpoint_step"] or 0 if number else 0
-        is_last = number == num_restarts
-        until, how = (
-            (4 * num_restarts + 4 if is_last else step + 4),
-            "stop" if is_last else draw.choice(["stop", "term", "kill"]),
-        )
-        strike = functools.partial(
-            inside.strike_at_step, step + draw.choice([1, 3]), getattr(signal, f"SIG{how.upper()}", 0)
-        )
-        child = Command(
-            ["train", *words, f"--until_step={until}"],
-            cwd=ROOT,
-            folder=tmp_path,
-            first=None if how == "stop" else strike,
-        )
-        codes.append(child.wait().code)
-        ended = time.time()
-        if not is_last:
-            time.sleep(draw.choice([0, 0, 1]))
-    total = recorded(str(run))["time"]["total"]
-    wall, spent = ended - started, sum(total["seconds"].values())
-    print(f"wall {wall:.2f} s, parts {spent:.2f} s, {total}, exit codes {codes}")
-    assert {0, 143, -signal.SIGKILL} == set(codes)
-    assert (total["restarts"], recorded(str(run))["restarts"]) == (num_restarts, num_restarts)
-    assert total["seconds"]["between"] > 10
-    assert spent == pytest.approx(wall, rel=0.01)
