@@ -1,5 +1,6 @@
 """N54: training in stages, by the experiments of the guides: killed in each stage, and where it changes."""
 
+import contextlib
 import functools
 import signal
 
@@ -45,9 +46,9 @@ def stage(tmp_path):
                 if block.path and block.path.startswith("experiments/"):
                     imported = "from official_trainer.lazy import keras" if keras == "tf_keras" else "import keras"
                     (workspace / block.path).write_text(block.text.replace("\nimport keras\n", f"\n{imported}\n"))
-            if experiment == "shapes":
-                (text,) = (block.text for block in blocks(page.relative_to(ROOT)) if block.path == "write_shapes.py")
-                exec(text.replace('"images"', repr(str(workspace / "images"))), {})
+                elif block.path == "write_shapes.py" or ".save_to_preset(" in block.text:
+                    with contextlib.chdir(workspace):
+                        exec(block.text, {})
         argv = ["train", f"--experiment={experiment}", f"--model_dir={tmp_path}/{folder}", "--allow_config_change"]
         argv += [f"--set={word}" for word in (*COMMON, *words)]
         for first in (*kills, None):

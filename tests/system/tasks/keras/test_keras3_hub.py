@@ -10,10 +10,10 @@ from tests.support.docs.pages import blocks
 from tests.support.forked import run_command
 from tests.support.runs import values
 
-PAGE = Path("docs/guides/keras.md")
-EXPERIMENT = "experiments/reviews.py"
+PAGE = Path("docs/guides/text_lora.md")
+EXPERIMENT = "experiments/moods.py"
 LEFT_OUT = ", preprocessor=None"
-WORDS = ["train", "--experiment=reviews", "--model_dir=run", "trainer.train_steps=2"]
+WORDS = ["train", "--experiment=moods", "--model_dir=run", "trainer.train_steps=2"]
 
 
 @pytest.fixture(scope="module")
