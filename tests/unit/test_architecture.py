@@ -410,7 +410,7 @@ def test_modules_named_in_docstrings_exist():
 TESTED_THROUGH = {
     "integration/actions/test_average_checkpoints.py": "actions/batch_norm",
     "integration/checkpoints/test_store.py": (
-        "checkpoints/directory checkpoints/manifest checkpoints/matching checkpoints/restore"
+        "checkpoints/directory checkpoints/leeway checkpoints/manifest checkpoints/matching checkpoints/restore"
     ),
     "integration/engine/test_changed_state.py": "tasks/attached",
     "integration/engine/test_trainer.py": (

@@ -67,9 +67,7 @@ ONE_RUN = {
 }
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.full if way[:10] == "keras, two" else ()) for way in ONE_RUN]
-)
+@pytest.mark.parametrize("way", [pytest.param(w, marks=pytest.mark.full if w[:5] == "keras" else ()) for w in ONE_RUN])
 def test_one_run_in_two_stages(way, stage, tmp_path):
     """N54: it ends with the bits of an unbroken one: killed in each, between them, before the second has saved."""
     if way == "KerasHub":
@@ -82,7 +80,7 @@ def test_one_run_in_two_stages(way, stage, tmp_path):
     assert compare.differences(tmp_path / "broken", tmp_path / "unbroken") == {}
 
 
-@pytest.mark.parametrize("of", [SHAPES, SHAPES_2], ids="-".join)
+@pytest.mark.parametrize("of", [SHAPES, pytest.param(SHAPES_2, marks=pytest.mark.full)], ids=["keras", "tf_keras"])
 def test_two_runs_with_another_head(of, stage, tmp_path):
     """N54: the second takes the best weights of the first, and ends with the bits of an unbroken one."""
     stage(of, "first", (FIRST,), [kill_at(4)])
