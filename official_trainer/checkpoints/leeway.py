@@ -12,8 +12,6 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from official_trainer.checkpoints.matching import RestoreReport, VariableSpec
 from official_trainer.lazy import tf
 from official_trainer.shown import first_few
@@ -100,6 +98,8 @@ def begin_anew(keys: Iterable[str], live: Mapping[str, Any], initial: dict[str, 
       live: all variables, by key.
       initial: the initial values by key, which the first call notes.
     """
+    import numpy as np
+
     for key in keys:
         variable, spec = live[key], VariableSpec(key)
         if spec.is_average:
