@@ -166,9 +166,6 @@ def test_no_file_matches(folder, monkeypatch):
     assert "input_path: no file matches 'data/nope-*'" in text
     assert "of the value ['part-0.tfrecord', 'data/nope-*']" in text
     assert os.path.join(folder, "data/nope-*") in text and "nope-*," not in text
-
-
-def test_no_path(folder):
     assert "input_path: is empty; set it to a file" in problem(section(folder, input_path=""))
 
 
@@ -232,30 +229,19 @@ def drained_error(params, **settings):
     return caught.value
 
 
-DAMAGED = [(4 * RECORD_BYTES + 13, 4 * RECORD_BYTES + 12), (4 * RECORD_BYTES + 2, 4 * RECORD_BYTES)]
-"""Where a byte is damaged, of the data and of the length, and the offset that names it."""
-
-
-@pytest.mark.parametrize(("byte", "offset"), DAMAGED)
+@pytest.mark.parametrize(
+    ("byte", "offset"), [(4 * RECORD_BYTES + 13, 4 * RECORD_BYTES + 12), (4 * RECORD_BYTES + 2, 4 * RECORD_BYTES)]
+)
 def test_damaged_record_is_named_by_file_and_offset(own_folder, byte, offset):
-    flip(own_folder / "part-3.tfrecord", byte)
-    path = section(own_folder).input_path
-    for files in (path, [path]):
-        explained = inputs.explain_data_error(tf.errors.DataLossError(None, None, "corrupted record"), files)
-        assert isinstance(explained, inputs.DataError)
-        assert str(explained).startswith(
-            f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}, record 4; all records before"
-        )
-
-
-@pytest.mark.parametrize(("byte", "offset"), DAMAGED)
-def test_damage_that_training_comes_upon_is_explained(own_folder, byte, offset):
+    """Of the data and of the length; as training comes upon it, and of several patterns."""
     flip(own_folder / "part-3.tfrecord", byte)
     params = section(own_folder)
-    explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
-    assert isinstance(explained, inputs.DataError)
-    found = f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}, record 4; all records before"
-    assert found in str(explained)
+    error = drained_error(params, parse_fn=parse)
+    for place in (params, [params.input_path]):
+        explained = inputs.explain_data_error(error, place)
+        assert isinstance(explained, inputs.DataError)
+        found = f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}, record 4; all records before"
+        assert found in str(explained)
 
 
 def test_truncated_file(own_folder):

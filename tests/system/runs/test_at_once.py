@@ -5,7 +5,6 @@ import json
 import pytest
 import tensorflow as tf
 
-from official_trainer import files
 from tests import ROOT
 from tests.support.forked import Command
 
@@ -31,27 +30,20 @@ def run_dir(tmp_path_factory):
     return folder / "run"
 
 
-def test_checks_of_one_experiment(tmp_path):
-    """N10: each in a folder of its own."""
-    all_end_well(tmp_path, *[["check", *SMOKE, f"--model_dir={tmp_path / 'run'}"]] * 3)
-    assert not files.exists(str(tmp_path / "run")) or not files.list_dir(str(tmp_path / "run"))
-
-
-def test_checks_beside_a_run(run_dir, tmp_path):
-    """N10: with its values; it stays as it is."""
+def test_checks_beside_each_other_and_a_run(run_dir, tmp_path):
+    """N10: each in a folder of its own; the run stays as it is."""
     before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
-    all_end_well(tmp_path, *[["check", f"--model_dir={run_dir}"]] * 2)
+    new = tmp_path / "run"
+    all_end_well(tmp_path, *[["check", *SMOKE, f"--model_dir={new}"]] * 2, ["check", f"--model_dir={run_dir}"])
+    assert not new.exists() or not [*new.iterdir()]
     assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("place", ["steps", "elsewhere"])
-def test_exports_to_one_directory(place, run_dir, tmp_path):
+def test_exports_to_one_directory(run_dir, tmp_path):
     """T19: the one that comes last stays there, whole; so does what a killed one left not."""
-    folder = tmp_path / "exported" if place == "elsewhere" else run_dir / "export" / "steps"
-    directory = folder / "10"
+    folder = run_dir / "export" / "steps"
     (folder / "10.writing-0123abcd" / "new").mkdir(parents=True)
-    where = [f"--output_dir={directory}"] if place == "elsewhere" else []
-    all_end_well(tmp_path, *[["export", f"--model_dir={run_dir}", "--checkpoint=10", *where]] * 3)
+    all_end_well(tmp_path, *[["export", f"--model_dir={run_dir}", "--checkpoint=10"]] * 2)
     assert [path.name for path in folder.iterdir()] == ["10"]
-    assert json.loads((directory / "export.json").read_text())["step"] == 10
-    assert "serving_default" in tf.saved_model.load(str(directory)).signatures
+    assert json.loads((folder / "10" / "export.json").read_text())["step"] == 10
+    assert "serving_default" in tf.saved_model.load(str(folder / "10")).signatures

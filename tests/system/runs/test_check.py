@@ -91,9 +91,7 @@ def test_a_rate_of_0_throughout_is_refused(tmp_path, capfd):
 ROWS = np.arange(128, dtype=np.float32).reshape(64, 2)
 AFTER = {
     "nothing": lambda batches: batches,
-    "a map": lambda batches: batches.map(lambda x, y: (x + 1, y)),
     "draws": lambda batches: batches.map(lambda x, y: (x + tf.random.uniform([2]), y)),
-    "filter": lambda batches: batches.unbatch().filter(lambda x, y: y[0] % 3 > 0).batch(8),
     "shuffle": lambda batches: batches.shuffle(4, seed=1),
 }
 
@@ -109,4 +107,4 @@ def test_data_that_would_not_continue_exactly_is_named(after, tmp_path, monkeypa
     sizes = ("task.train_data.global_batch_size=8", "task.validation_data.global_batch_size=8")
     assert cli.main(["check", *MOCK, *sizes, f"--model_dir={tmp_path / 'run'}"]) == 0
     said = "not exact: a run that continues at step 2 reads another batch than an unbroken one; in build_inputs, draw"
-    assert (said in capfd.readouterr().out) == (after not in ("nothing", "a map"))
+    assert (said in capfd.readouterr().out) == (after != "nothing")

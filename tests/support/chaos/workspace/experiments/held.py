@@ -9,8 +9,7 @@ import os
 import pathlib
 import time
 
-from official_trainer.config import DataConfig, ExperimentConfig, OptimizationConfig, TaskConfig, TrainerConfig
-from official_trainer.config import optimization as opt
+from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig, TrainerConfig, opt
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import registry
 from official_trainer.tasks.task import Task
@@ -131,10 +130,7 @@ def held():
             checkpoint_interval=20,
             validation_interval=30,
             best_checkpoint_eval_metric="accuracy",
-            optimizer_config=OptimizationConfig(
-                optimizer=opt.OptimizerConfig(type="adam", adam=opt.AdamConfig()),
-                learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.01)),
-            ),
+            optimizer_config=opt.adam(0.01),
         ),
     )
 

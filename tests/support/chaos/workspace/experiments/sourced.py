@@ -17,11 +17,10 @@ from official_trainer.config import (
     DataConfig,
     ExperimentConfig,
     ExportConfig,
-    OptimizationConfig,
     TaskConfig,
     TrainerConfig,
+    opt,
 )
-from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
 
 BATCH, BITS = 16, 6
@@ -83,9 +82,6 @@ def sourced() -> ExperimentConfig:
         trainer=TrainerConfig(
             train_steps=24, steps_per_loop=3, summary_interval=6, checkpoint_interval=4,
             max_to_keep=2, export=ExportConfig(at_end=False),
-            optimizer_config=OptimizationConfig(
-                optimizer=opt.OptimizerConfig(type="adam", adam=opt.AdamConfig()),
-                learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.01)),
-            ),
+            optimizer_config=opt.adam(0.01),
         ),
     )  # fmt: skip
