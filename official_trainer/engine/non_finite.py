@@ -98,11 +98,12 @@ def advice(trainer: Any, since: int, until: int) -> str:
     """Returns that a learning rate was not finite, or else what may be done where the batch is.
 
     Args:
-      trainer: its optimizer is asked for the rates.
+      trainer: its optimizer is asked for the rates, if it has one.
       since: the step before the first update that may be the cause.
       until: the last such update; at most the last hundred are looked at.
     """
-    rate = kerases.of(trainer.optimizer).rate(trainer.optimizer)
+    optimizer = trainer.optimizer
+    rate = None if optimizer is None else kerases.of(optimizer).rate(optimizer)
     for step in range(max(0, since, until - _MAX_RATES), until) if callable(rate) else ():
         if not np.isfinite(value := float(rate(tf.constant(step, tf.int64)))):
             return f"the learning rate of step {step + 1} is {value:g}, and the weights with it: correct its schedule"

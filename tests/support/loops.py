@@ -85,7 +85,7 @@ class FakeTrainer:
         self.config = types.SimpleNamespace(trainer=config)
         self.global_step = Step()
         self.train_iterator = FakeTrainIterator(self, data_length)
-        self.mean_loss, self.first_bad_step = 1.0, None
+        self.mean_loss, self.first_bad_step, self.optimizer = 1.0, None, None
         self.weight = 1
         self.lengths = []
         self.context = types.SimpleNamespace(traces=types.SimpleNamespace(take=list), workers=None)

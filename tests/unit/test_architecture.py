@@ -100,7 +100,6 @@ STRINGS = {
     "processes/training_imports.py": "the modules that it imports in turn",
     "runs/build.py": "a part that can be taken away",
     "runs/job.py": "a part that can be taken away",
-    "runs/predict.py": "a part that can be taken away",
     "tasks/sources.py": "the name of a group of entry points",
     "tracking/mlflow.py": "the name of a tag",
 }
@@ -434,7 +433,7 @@ TESTED_THROUGH = {
     "integration/tasks/test_optimization.py": "config/optimization",
     "system/distributed/test_multi_worker.py": "engine/consistency runs/worker",
     "system/engine/test_trainer_in_hand.py": "inputs/in_hand",
-    "system/formats/test_writing.py": "formats/convert formats/readers",
+    "system/formats/test_writing.py": "formats/contract formats/convert formats/readers",
     "unit/launch/test_profiles.py": "launch/job_spec",
     "system/processes/test_forked.py": "processes/training_imports",
     "system/processes/test_local.py": "processes/attempt processes/job processes/output processes/signals",
