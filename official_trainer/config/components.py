@@ -229,7 +229,7 @@ class ActionConfig(Component):
       ...     def build(self):
       ...         return StopAt(self.accuracy)
       >>> StopAtConfig(accuracy=0.99).build().on_eval(run=None, logs={"accuracy": 0.995})
-      Stop(reason='good enough', weights=None)
+      Stop(reason='good enough')
     """
 
     FOLDER: ClassVar[str] = "actions"

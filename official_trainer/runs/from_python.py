@@ -91,7 +91,6 @@ def run(  # noqa: PLR0913 - the flags of a command
             checkpoint=str(checkpoint),
             mode=mode,
             model_dir=job.model_dir,
-            imports=imports,
             until_step=until_step,
             allow_config_change=allow_config_change,
             quiet=quiet,

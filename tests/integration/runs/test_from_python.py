@@ -57,12 +57,13 @@ def test_the_experiment_is_that_of_the_workspace_in_which_the_caller_lies(tmp_pa
     (workspace / "experiments").mkdir(parents=True)
     (workspace / "data.txt").write_text("3")
     (workspace / "experiments" / "own.py").write_text(
-        "from tests.support.shuffled_runs import toy_run\n"
         "from official_trainer import register_config_factory\n"
+        "from official_trainer.tasks import registry\n"
         "@register_config_factory('own')\n"
         "def own():\n"
         "    steps = int(open('data.txt').read())\n"
-        "    return toy_run().replace(trainer=toy_run().trainer.replace(train_steps=steps))\n"
+        "    base = registry.get_config('toy_run')\n"
+        "    return base.replace(trainer=base.trainer.replace(train_steps=steps))\n"
     )
     (workspace / "tests").mkdir()
     (workspace / "tests" / "caller.py").write_text(
