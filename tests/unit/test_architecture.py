@@ -31,12 +31,12 @@ CORE = {
 SATELLITES = {"formats", "launch", "program", "reports", "sources", "sweeps"}
 
 MAX_LINES = {
-    **{"formats": 1000, "launch": 2420, "program": 4450, "reports": 2000, "sources": 1250, "sweeps": 2100},
-    **{"tasks": 7250, "runs": 5550, "engine": 5400, "config": 5900, "inputs": 3450, "cli": 3050, "tracking": 3050},
-    **{"actions": 2200, "checkpoints": 2360, "distributed": 2000, "garden": 1550, "processes": 1000},
+    **{"formats": 1000, "launch": 2420, "program": 4450, "reports": 2050, "sources": 1250, "sweeps": 2100},
+    **{"tasks": 7400, "runs": 5700, "engine": 5450, "config": 6100, "inputs": 3450, "cli": 3050, "tracking": 3050},
+    **{"actions": 2200, "checkpoints": 2550, "distributed": 2000, "garden": 1550, "processes": 1000},
 }
 """The most lines of a package, `.py` and `.pyi`. A change that needs more says why in its commit."""
-MAX_TEST_LINES = 67_700
+MAX_TEST_LINES = 64_200
 """The most lines of all tests and what they share."""
 
 # Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
