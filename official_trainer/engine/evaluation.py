@@ -38,7 +38,7 @@ from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.contract import ContractError, EndlessError, metrics_of
 from official_trainer.tasks.numbers import Mean
 from official_trainer.tracking import monitored
-from official_trainer.user_code import during
+from official_trainer.user_code import definition_of, during
 
 _logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class ValidationSet:
         self.dataset: Any = None
         self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
-        self.is_built = self._is_warned = self._builds = False
+        self.is_built = self._is_warned = self._is_warned_of_logs = self._builds = False
         self.loss = Mean("validation_loss", direction="min")
         self.metrics: list[Any] = []
         self.num_examples = tf.Variable(
@@ -172,6 +172,7 @@ class ValidationSet:
             with self._context.streams.named("validation", self.num_examples), self._context.whole_losses(), notes:
                 logs = step_of_task(inputs, model=self.model, metrics=self.metrics)
                 check_logs(self.task, "validation_step", logs)
+                self._warn_of_logs(logs)
                 outputs = {name: _tensors(self.task, name, value) for name, value in logs.items()}
             if self.task.loss in logs:
                 loss = tf.reduce_mean(tf.cast(logs[self.task.loss], tf.float32))
@@ -182,6 +183,19 @@ class ValidationSet:
             return evaluate()
         # The last batch may leave a replica without examples, and a mean over nothing is not a number.
         return {**compute_if_busy(num_examples, evaluate), _IS_BUSY: num_examples > 0}
+
+    def _warn_of_logs(self, logs: Mapping[str, Any]) -> None:
+        """Warns once of logs of the user's step that nothing takes; called in its trace."""
+        recorded = {self.task.loss, *(metric.name for metric in self.metrics)}
+        lost = [repr(name) for name in logs if name not in recorded]
+        if self.folds or self._is_warned_of_logs or not lost or definition_of(self.task, "validation_step") is None:
+            return
+        self._is_warned_of_logs = True
+        _logger.warning(
+            "%s.validation_step returns %s, which no aggregate_logs takes: its value is lost. Add a metric in "
+            "build_metrics, or define aggregate_logs",
+            *(type(self.task).__name__, ", ".join(lost)),
+        )
 
     def results(self, aggregated_logs: Any, global_step: tf.Variable) -> dict[str, Any]:
         """Returns the results of an evaluation; called eagerly."""

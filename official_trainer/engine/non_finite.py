@@ -103,7 +103,7 @@ def advice(trainer: Any, since: int, until: int) -> str:
       until: the last such update; at most the last hundred are looked at.
     """
     optimizer = trainer.optimizer
-    rate = None if optimizer is None else kerases.of(optimizer).rate(optimizer)
+    rate: Any = None if optimizer is None else kerases.of(optimizer).rate(optimizer)
     for step in range(max(0, since, until - _MAX_RATES), until) if callable(rate) else ():
         if not np.isfinite(value := float(rate(tf.constant(step, tf.int64)))):
             return f"the learning rate of step {step + 1} is {value:g}, and the weights with it: correct its schedule"
