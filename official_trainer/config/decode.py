@@ -23,6 +23,7 @@ from official_trainer.config.declaration import Config, FrozenDict, OneOf, spell
 from official_trainer.config.errors import ConfigError, Origin, Problem, best_match
 from official_trainer.config.reading import Node, node_at
 from official_trainer.config.reference_text import Reference
+from official_trainer.config.text import quoted
 from official_trainer.shown import counted, shorten
 
 _ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
@@ -241,7 +242,7 @@ class Decoder:
         if types is None:
             got = counted(len(node.value), "item") if node.form == "list" else node.shown
             is_item = node.form == "scalar" and not node.is_null and fields.item_types(tp, 1) is not None
-            fix = f"write [{shorten(node.value)}]" if is_item else ""
+            fix = f"write [{quoted(shorten(node.value))}]" if is_item else ""
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=got, fix=fix)
         pairs = enumerate(zip(node.value, types, strict=True))
         now = dict(fields.children(current))

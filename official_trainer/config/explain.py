@@ -152,6 +152,9 @@ def _section(section: Config, path: str) -> Iterator[str]:
         meaning = textwrap.wrap(fields.docs(cls).get(name, ""), max(30, _WIDTH - len(left))) or [""]
         yield (left + meaning[0]).rstrip()
         yield from (" " * len(left) + line for line in meaning[1:])
+    plugins = section.PLUGINS if isinstance(section, OneOf) else None
+    if added := sorted(plugins.names().keys() - shown.keys()) if plugins else ():
+        yield f"  of the workspace or a package: {', '.join(added)}"
 
 
 def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: str) -> Iterator[str]:

@@ -485,7 +485,8 @@ class TrainData:
         Yields none if a service delivers them: it would not deliver the same ones again.
         """
         if not self.data.is_served:
-            yield from tf.nest.map_structure(iter, self.data.build(self.position.start_step(step)))
+            with self.data.errors_explained():
+                yield from tf.nest.map_structure(iter, self.data.build(self.position.start_step(step)))
 
     def first_batches(self) -> Iterator[Any]:
         """Yields batches from the first one of the data, distributed; the state of training does not change."""

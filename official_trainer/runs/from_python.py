@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -102,15 +103,20 @@ def check(
     experiment: str,
     mode: str = modes.DEFAULT_MODE,
     *,
+    model_dir: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
     config_files: Sequence[str] = (),
     imports: Sequence[str] = (),
 ) -> None:
     """Does what the command `check` does: builds, trains a step, evaluates, saves, restores, exports; keeps nothing.
 
-    Arguments and errors are those of `run`; the error is that of the first part that fails.
+    Arguments and errors are those of `run`; the error is that of the first part that fails. Without a `model_dir` the
+    config is compared with no run.
     """
-    with job_of(experiment, mode, None, overrides, config_files, imports) as job, report.noted():
+    with contextlib.ExitStack() as held:
+        given = model_dir or held.enter_context(tempfile.TemporaryDirectory(prefix="official-trainer-check-"))
+        job = held.enter_context(job_of(experiment, mode, given, overrides, config_files, imports))
+        held.enter_context(report.noted())
         for step in engine.check(experiment, job.resolved, mode=mode, model_dir=job.model_dir):
             if step.error is not None:
                 raise step.error

@@ -1,5 +1,7 @@
 """`check`: what it makes of an experiment that a run accepts."""
 
+import functools
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +91,30 @@ def test_a_rate_of_0_throughout_is_refused(tmp_path, capfd):
 
 
 ROWS = np.arange(128, dtype=np.float32).reshape(64, 2)
+
+
+def test_a_bad_example_behind_the_first_batch_is_an_error_of_the_data(tmp_path, monkeypatch, capfd):
+    """N10, N45: what only the step that reads further meets is told as in training."""
+    bad = []
+
+    def read(short, index):
+        return ROWS[index, : 1 if index in short else 2], ROWS[index, :1]
+
+    def build_inputs(self, params, input_context=None):
+        numbers = [*range(64)]
+        if params.is_training and not bad:
+            batches = inputs.from_source(numbers, params, input_context).as_numpy_iterator()
+            bad.append([*itertools.islice(batches, 3)][2][0])
+        transform = functools.partial(read, bad if params.is_training else ())
+        return inputs.from_source(numbers, params, input_context, transforms=[transform])
+
+    monkeypatch.setattr(MockTask, "build_inputs", build_inputs)
+    sizes = ("task.train_data.global_batch_size=8", "task.validation_data.global_batch_size=8")
+    assert cli.main(["check", *MOCK, *sizes, f"--model_dir={tmp_path / 'run'}"]) == 3
+    said = capfd.readouterr()
+    assert "failed  restore" in said.out and "[0] has shape [1]" in said.err and "Traceback" not in said.err
+
+
 AFTER = {
     "nothing": lambda batches: batches,
     "draws": lambda batches: batches.map(lambda x, y: (x + tf.random.uniform([2]), y)),
