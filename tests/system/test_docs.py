@@ -44,7 +44,14 @@ from tests.support.forked import run_command
 from tests.support.packages import entry_point
 from tests.support.workspace import copy_workspace
 
-WORD_FOR_WORD = {"README.md", "docs/quickstart.md", "docs/tutorial.md", "docs/guides/several_models.md"}
+WORD_FOR_WORD = {
+    "README.md",
+    "docs/quickstart.md",
+    "docs/tutorial.md",
+    "docs/guides/several_models.md",
+    "docs/guides/stages.md",
+    "docs/guides/tables.md",
+}
 """Pages whose trainings are never shortened; `-m full` runs the others word for word too."""
 
 NOT_HERE = {

@@ -199,12 +199,11 @@ def accepted_changes(
         return changes
     problems = list(filter(None, [no_step_left(resolved, step, changes)]))
     rate = learning_rate.finding(resolved, step) if changes else None
-    if is_fatal := rate is not None and rate.is_fatal:
-        problems.append(rate.problem)
+    problems += [rate.problem] if rate is not None and rate.is_fatal else []
     if not allow_config_change and any(change.kind != ChangeKind.SAFE for change in changes):
         raise ConfigChangeError(model_dir, step, changes, problems)
-    if is_fatal:
-        raise ConfigError(problems)
+    if rate is not None and rate.is_fatal:  # no more than a warning: such a run may have been at a rate of 0 before
+        _logger.warning("%s", rate.problem.message)
     return changes
 
 

@@ -69,7 +69,6 @@ def test_an_installed_package_is_found_by_its_entry_point(command, forked, site,
     assert done.code == 0, done.err
     done = forked("eval", "--model_dir=run", "--json")
     assert json.loads(done.out).keys() == {"error", "validation_loss"}, done.err
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == []
     done = command("eval", "--model_dir=run", paths=())
     assert done.returncode == 2
     said = "no folder 'experiments' here or above, and no --import=MODULE that registers it"
@@ -83,16 +82,12 @@ def test_a_package_in_the_layout_of_model_garden_is_imported_by_its_module(comma
     assert [line.partition("  my_garden.configs")[0].rstrip() for line in listed.stdout.splitlines()[2:4]] == rows
     done = forked("train", "my_lines/steep", FLAG, "--model_dir=run", "--mode=train_and_eval")
     assert done.code == 0, done.err
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == ["my_garden.common.registry_imports"]
     assert "validation @ 8: error " in done.out
     done = forked("export", "--model_dir=run", FLAG)
     assert done.out == "run/export/8\n", done.err
     done = command("eval", "--model_dir=run")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
-        "error: unknown experiment 'my_lines/steep'; allowed: sine_1, sine_2; the run in run was started with "
-        f"{FLAG}: add it"
-    )
+    assert done.stderr.splitlines()[-1] == "error: unknown experiment 'my_lines/steep'; allowed: sine_1, sine_2"
 
 
 def test_a_name_that_a_package_and_model_garden_register(tmp_path):

@@ -9,7 +9,7 @@ from official_trainer import cli
 from official_trainer import config as configuration
 from official_trainer.lazy import keras
 from official_trainer.reports import find_lr
-from official_trainer.tasks import optimization
+from official_trainer.tasks import optimization, registry
 from tests.support import (
     several_tasks,  # noqa: F401 - registers `several`
     shuffled_runs,
@@ -65,7 +65,7 @@ def test_the_run_that_follows_the_suggestion_has_that_rate(tmp_path, monkeypatch
     """N36: what is printed is a setting that `train` accepts."""
     searched(tmp_path, monkeypatch, "toy_run", "task.train_data.global_batch_size=50", steps=100)
     [(setting, rate)] = re.findall(r"^suggestion: (\S+=(\S+))$", capsys.readouterr().out, re.MULTILINE)
-    resolved = configuration.resolve(shuffled_runs.toy_run(), sets=[setting])
+    resolved = configuration.resolve(registry.get_config("toy_run"), sets=[setting])
     assert resolved.config.trainer.optimizer_config.learning_rate.constant.learning_rate == float(rate)
 
 

@@ -20,7 +20,7 @@ EASY = ("task.train_data.global_batch_size=2", "trainer.optimizer_config.learnin
 @registry.register_config_factory("undropped_run")
 def undropped_run():
     """The toy run on points that its model can tell apart."""
-    return shuffled_runs.toy_run().replace(task=UndroppedConfig())
+    return registry.get_config("toy_run").replace(task=UndroppedConfig())
 
 
 class UndroppedConfig(schema.TaskConfig):
