@@ -369,7 +369,8 @@ class Decoder:
                 is_name = item.form == "scalar" and not item.is_null and not reference_text.refers(item.value)
                 name, mark = item.value if is_name else "", item
             else:
-                name, mark = str(fields.parse_path(key.value)[0]) if fields.is_path(key.value) else "", key
+                is_path = isinstance(key.value, str) and fields.is_path(key.value)  # it is a number in `optimizer[0]`
+                name, mark = str(fields.parse_path(key.value)[0]) if is_path else "", key
                 is_new = fields.child(section, name) is Ellipsis and name in section.PLUGINS.names()
                 name = name if is_new else ""
             try:
