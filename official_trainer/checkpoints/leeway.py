@@ -12,7 +12,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.checkpoints.matching import RestoreReport, VariableSpec
+from official_trainer.checkpoints.matching import SLOT, RestoreReport, VariableSpec
 from official_trainer.lazy import tf
 from official_trainer.shown import first_few
 
@@ -39,7 +39,7 @@ class Leeway:
 
 def allows(pattern: str, spec: VariableSpec) -> bool:
     """Whether a pattern matches the path of a variable, with or without its first part, or its name."""
-    variable, is_slot, slot = spec.key.partition("/.OPTIMIZER_SLOT/")
+    variable, is_slot, slot = spec.key.partition(SLOT)
     names = [spec.key, spec.key.partition("/")[2], spec.name, f"{slot}/{variable}" if is_slot else ""]
     names += [spec.weight, spec.weight.partition("/")[2]]
     return any(fnmatch.fnmatchcase(name, pattern) for name in names)

@@ -25,10 +25,11 @@ from official_trainer.lazy import load, message, tf
 
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _STATE_SUFFIX = "/.ATTRIBUTES/py_state"  # of a PythonState: the vocabulary of a layer
-_SLOT = "/.OPTIMIZER_SLOT/"
+SLOT = "/.OPTIMIZER_SLOT/"
+"""In the key of a slot of a legacy optimizer, between the variable and the rest."""
 _SLOT_3, _AVERAGE_3 = "optimizer/slots/", "average/"  # of Keras 3, before the name of a weight
 
-AVERAGE = "/.OPTIMIZER_SLOT/optimizer/average/"
+AVERAGE = f"{SLOT}optimizer/average/"
 """In the key of an average of weights, a slot of Model Garden's wrapper, which holds the optimizer."""
 
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -71,7 +72,7 @@ class VariableSpec:
             return f"model/{self.key.removeprefix(_AVERAGE_3)}"
         if self.key.startswith(_SLOT_3):
             return f"model/{self.key.removeprefix(_SLOT_3).rpartition('/')[0]}"
-        return self.key.partition(_SLOT)[0]
+        return self.key.partition(SLOT)[0]
 
     @property
     def is_of_weight(self) -> bool:
@@ -174,7 +175,7 @@ def graph_specs(prefix: str) -> dict[str, VariableSpec]:
     specs, specs_in_graph = saved_specs(prefix), dict[str, VariableSpec]()
     for node in _read_graph(prefix):
         for attribute in node.attributes:
-            if (key := attribute.checkpoint_key) in specs and _SLOT not in key:
+            if (key := attribute.checkpoint_key) in specs and SLOT not in key:
                 path, name = key.removesuffix(_VALUE_SUFFIX), attribute.full_name
                 specs_in_graph[key] = dataclasses.replace(specs[key], key=path, name=name)
     return specs_in_graph
@@ -188,9 +189,9 @@ def never_updated(prefix: str) -> tuple[str, ...]:
     """
     names = [key.removesuffix(_VALUE_SUFFIX) for key in saved_specs(prefix)]
     names = [name for name in names if not name.endswith("/average")]  # of weights, created at the start there too
-    updated = {name.partition(_SLOT)[0] for name in names if _SLOT in name}
-    waiting = [name for name in names if _SLOT not in name and name not in updated] if updated else []
-    return tuple(f"{glob.escape(name)}{_SLOT}*" for name in waiting)
+    updated = {name.partition(SLOT)[0] for name in names if SLOT in name}
+    waiting = [name for name in names if SLOT not in name and name not in updated] if updated else []
+    return tuple(f"{glob.escape(name)}{SLOT}*" for name in waiting)
 
 
 class Matching:
@@ -299,7 +300,7 @@ class Matching:
             for path, variable in variables:
                 for name in names:
                     if (slot := _slot(optimizer, variable, name)) is not None:
-                        slots.append((f"{path}{_SLOT}{optimizer_path}/{name}", slot))
+                        slots.append((f"{path}{SLOT}{optimizer_path}/{name}", slot))
             self._match_slots_of(optimizer, has_slots=bool(names))
         self.live.update(slots)
 

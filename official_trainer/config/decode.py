@@ -243,7 +243,9 @@ class Decoder:
             got = counted(len(node.value), "item") if node.form == "list" else node.shown
             is_item = node.form == "scalar" and not node.is_null and fields.item_types(tp, 1) is not None
             item = shorten(node.value) if is_item else ""
-            item = quoted(item) if item[:1] in tuple("*&!%@") else item  # which mean something else in YAML
+            item = (
+                quoted(item) if item.startswith(("*", "&", "!", "%", "@")) else item
+            )  # which mean something else in YAML
             fix = f"write [{item}]" if is_item else ""
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=got, fix=fix)
         pairs = enumerate(zip(node.value, types, strict=True))
