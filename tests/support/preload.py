@@ -11,6 +11,7 @@ from tests.support.untuned import use_no_tuning
 use_no_tuning()
 
 for name in (
+    "keras",
     "matplotlib.pyplot",  # which Keras 3 imports
     "official.modeling.optimization",
     "official.nlp.modeling.layers",

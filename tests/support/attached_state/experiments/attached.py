@@ -253,7 +253,7 @@ class Recurrent(AttachedTask):
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         x = given = self.keras.Input(batch_shape=[BATCH // replicas, 3, 2])
         x = layers.SimpleRNN(5, stateful=True, return_sequences=True)(x)
-        x = layers.Bidirectional(layers.LSTM(3, stateful=True, return_sequences=True))(x)
+        x = layers.Bidirectional(layers.SimpleRNN(3, stateful=True, return_sequences=True))(x)
         x = layers.RNN([layers.LSTMCell(3), layers.GRUCell(3)], stateful=True)(x)
         return self.keras.Model(given, layers.Dense(1)(x))
 
