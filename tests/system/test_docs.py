@@ -73,6 +73,7 @@ NOT_HERE = {
     r".*--tf_data_service=grpc://HOST": "tests/system/inputs/test_data_service.py",
     r"python train\.py --experiment=resnet_imagenet --config_file": "tests/system/garden/test_families.py",
     r"official-trainer (eval|export) --model_dir=runs/resnet": "tests/system/garden/test_families.py",
+    r"python own_(trainer|loop)(_here)?\.py ": "tests/system/garden/test_own_driver.py",
 }
 """Commands that no session runs, by how they begin, and the test that has them, or something like them, run."""
 
