@@ -1,7 +1,6 @@
 """Packages of users, for tests that import or install them, and how one is written.
 
-`own` registers with this project, and has an entry point. `fork` has the layout of Model Garden's packages, registers
-with `exp_factory`, and knows nothing of this project.
+`own` registers with this project, and has an entry point.
 """
 
 import contextlib
@@ -14,7 +13,6 @@ from official_trainer.tasks import registry
 from tests import ROOT
 
 OWN = ROOT / "tests/support/packages/own"
-FORK = ROOT / "tests/support/packages/fork"
 
 
 def write(folder, **files):

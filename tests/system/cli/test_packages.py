@@ -11,9 +11,7 @@ import pytest
 
 from tests import ROOT
 from tests.support.forked import Command, run_command
-from tests.support.packages import FORK, OWN
-
-FLAG = "--import=my_garden.common.registry_imports"
+from tests.support.packages import OWN
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +26,9 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def command(site, tmp_path):
-    """Runs a command in an empty folder, where both packages can be imported."""
+    """Runs a command in an empty folder, where the package can be imported."""
 
-    def run(*words, paths=(site, FORK)):
+    def run(*words, paths=(site,)):
         environ = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths)))}
         process = [sys.executable, "-m", "official_trainer", *words]
         return subprocess.run(
@@ -45,14 +43,14 @@ def forked(site, tmp_path, tmp_path_factory):
     """The same in a process that has TensorFlow already."""
 
     def run(*words):
-        first = functools.partial(_search, (site, FORK))
+        first = functools.partial(_search, site)
         return Command(words, cwd=tmp_path, folder=tmp_path_factory.mktemp("output"), first=first).wait()
 
     return run
 
 
-def _search(paths):
-    sys.path[1:1] = map(str, paths)
+def _search(site):
+    sys.path.insert(1, str(site))
 
 
 def test_an_installed_package_is_found_by_its_entry_point(command, forked, site, tmp_path):
@@ -75,27 +73,14 @@ def test_an_installed_package_is_found_by_its_entry_point(command, forked, site,
     assert done.stderr == f"error: unknown experiment 'sine_2'; {said}\n"
 
 
-def test_a_package_in_the_layout_of_model_garden_is_imported_by_its_module(command, forked, tmp_path):
-    """T25: which registers with `exp_factory`, by computed names; `list` imports it for them."""
-    listed = command("list", FLAG)
-    rows = ["my_lines/flat   A straight line.", "my_lines/steep  A straight line."]
-    assert [line.partition("  my_garden.configs")[0].rstrip() for line in listed.stdout.splitlines()[2:4]] == rows
-    done = forked("train", "my_lines/steep", FLAG, "--model_dir=run", "--mode=train_and_eval")
-    assert done.code == 0, done.err
-    assert "validation @ 8: error " in done.out
-    done = forked("export", "--model_dir=run", FLAG)
-    assert done.out == "run/export/8\n", done.err
-    done = command("eval", "--model_dir=run")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "error: unknown experiment 'my_lines/steep'; allowed: sine_1, sine_2"
-
-
-def test_a_name_that_a_package_and_model_garden_register(tmp_path):
-    """T25: Model Garden's registry refuses a computed name, and the line of the second one is said."""
+def test_names_that_modules_register_with_model_garden(tmp_path):
+    """T25: `list` imports a module for names that it computes; a name that is there twice is said with its line."""
     text = "from official.core import exp_factory\n\n\n"
     text += "for name in ('twice', 'other'):\n    exp_factory.register_config_factory(name)(dict)\n"
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(text.replace("dict", f"lambda: '{name}'"))
+    listed = run_command(["list", "--import=one", "--json"], cwd=tmp_path, folder=tmp_path)
+    assert [each["name"] for each in json.loads(listed.out)["experiments"]] == ["other", "twice"]
     done = run_command(["show", "twice", "--import=one", "--import=two"], cwd=tmp_path, folder=tmp_path)
     assert done.code == 2
     said = "error: two.py:5: two cannot be imported (named by --import=two): KeyError: 'Function or class twice"
