@@ -1,4 +1,4 @@
-"""What all tests but tests/gpu have: no GPU; one cache for Model Garden, the table of the kills at the end."""
+"""What all tests but tests/gpu have: no GPU; one cache for Model Garden."""
 
 import os
 import sys
@@ -10,8 +10,6 @@ if os.environ.get("GPU_TESTS") != "gpu":  # which tests/gpu alone are for
 
 import hypothesis
 import pytest
-
-from tests.support.chaos import summary
 
 # The processes of a run, of which there are hundreds, compile a module once and not each for itself.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -37,10 +35,6 @@ def pytest_configure(config):
 def pytest_addoption(parser):
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of the instants at which kills strike")
     parser.addoption("--update-golden", action="store_true", help="write what is said now into the files of messages")
-
-
-def pytest_terminal_summary(terminalreporter):
-    summary.print_summary(terminalreporter)
 
 
 @pytest.fixture(scope="session", autouse=True)

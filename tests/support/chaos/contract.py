@@ -23,7 +23,6 @@ from typing import Any
 from official_trainer.errors import ExitCode
 from tests.support.chaos import compare, disk, inside
 from tests.support.chaos.run_directory import RunDirectory
-from tests.support.chaos.summary import Tally
 from tests.support.forked import Child
 
 RUN = "run"
@@ -263,13 +262,11 @@ class Broken:
       case: what runs.
       folder: where.
       sets: settings of this run that the unbroken one does not have.
-      tally: counts what happens.
       unbroken: the unbroken run, if it is not that of the case.
     """
 
-    def __init__(self, shared, case, folder, sets=(), tally=None, unbroken=None):
+    def __init__(self, shared, case, folder, sets=(), unbroken=None):
         self._shared, self._case, self._folder, self._sets = shared, case, Path(folder), sets
-        self._tally = Tally() if tally is None else tally
         self._unbroken = unbroken or shared.unbroken(case)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._run = self._folder / RUN
@@ -286,9 +283,6 @@ class Broken:
         strike.check_said(completed.err)
         phase, newest = self._directory.phase(child.process.pid), self._directory.newest()
         print(f"  struck by {strike}: {phase}, newest {newest}")
-        self._tally.kills += 1
-        self._tally.phases[phase] += 1
-        self._tally.peak_bytes = max(self._tally.peak_bytes, self._directory.num_bytes())
         if completed.code == ExitCode.PREEMPTED:
             self._directory.check_stopped()
         assert strike.leaves in (None, newest)
@@ -315,9 +309,7 @@ class Broken:
 
     def check_end(self):
         """The run has ended, and with what the unbroken one has ended with."""
-        self._tally.trials += 1
         found = self.differences()
-        self._tally.mismatches += bool(found)
         assert not found, "\n".join(f"{kind}: {text}" for kind, texts in found.items() for text in texts)
         self._case.ended(self._shared, self._folder)
         shutil.rmtree(self._folder)
@@ -328,19 +320,15 @@ class Broken:
         child = self._case.start(self._shared, self._folder, *self._sets, first=first)
         strike.hit(child.process, self._unbroken)
         completed = child.wait()
-        try:
-            self._directory.check(before, child.process.pid)
-            if completed.code == 0 and before:
-                assert self._directory.says(before) in completed.out + completed.err
-        except AssertionError:
-            self._tally.lost_checkpoints += 1
-            raise
+        self._directory.check(before, child.process.pid)
+        if completed.code == 0 and before:
+            assert self._directory.says(before) in completed.out + completed.err
         return child, completed
 
 
-def check(shared, case, strikes: Sequence[Strike], folder, sets=(), tally=None):
+def check(shared, case, strikes: Sequence[Strike], folder, sets=()):
     """Strikes runs of a case, until each strike has struck; whenever one ends, it has to be as the unbroken one."""
-    trials = (Broken(shared, case, Path(folder) / f"trial-{number}", sets, tally) for number in range(TRIES))
+    trials = (Broken(shared, case, Path(folder) / f"trial-{number}", sets) for number in range(TRIES))
     broken = next(trials)
     for strike in strikes:
         while not broken.is_struck(strike):

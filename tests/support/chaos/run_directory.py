@@ -36,9 +36,6 @@ class RunDirectory:
         """Returns what a process says that continues from a step."""
         return f"continuing from step {step}" if step != newest(self._unbroken) else ""
 
-    def num_bytes(self):
-        return sum(sizes(self._run).values())
-
     def phase(self, process):
         """Returns what `process` did when it died: the phase in status.json, `import` before it wrote one."""
         status = read_status(self._run)

@@ -29,9 +29,3 @@ def unbroken(workspace):
             run_to_end(workspace, model_dir)
             done.touch()
     return model_dir
-
-
-@pytest.fixture
-def tallied(record_property):
-    """Adds a `Tally` to the table at the end; `tests/support/chaos/summary.py` prints it."""
-    return lambda tally: record_property("chaos", vars(tally) | {"phases": dict(tally.phases)})

@@ -12,7 +12,6 @@ from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.cases import cases
 from tests.support.chaos.compare import differences
 from tests.support.chaos.runs import INTERVALS, Variant
-from tests.support.chaos.summary import Tally
 from tests.support.distributed.coordinated import LONG, Run
 from tests.support.distributed.workers import TWO_WORKERS, argv_of, cluster, phase_of
 from tests.support.processes.local_jobs import LAUNCHER, LocalJob
@@ -59,10 +58,10 @@ def strike(workspace, model_dir, victim, number, phase, chance, **options):
 
 @pytest.mark.full  # test_multi_worker.py has a kill and a SIGTERM of a worker every time
 @pytest.mark.parametrize(("victim", "number", "phase", "several"), CASES, ids=str)
-def test_strikes(workspace, tmp_path, tallied, request, victim, number, phase, several):
+def test_strikes(workspace, tmp_path, request, victim, number, phase, several):
     """N1, T16: exit codes say to start again, the newest checkpoint is never lost, and the run ends as if unbroken."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
-    model_dir, tally, start = tmp_path / "run", Tally(trials=1), time.monotonic()
+    model_dir = tmp_path / "run"
     allowed = {0, 75, 143, -number}
     if phase == "build":
         # A signal ends a process that has nothing to save.
@@ -70,7 +69,6 @@ def test_strikes(workspace, tmp_path, tallied, request, victim, number, phase, s
     variant = dataclasses.replace(TWO_WORKERS, several=several)
     codes, said = strike(workspace, model_dir, victim, number, phase, chance, variant=variant)
     assert set(codes.values()) <= allowed, (codes, said)
-    tally.kills, tally.phases[phase] = 1, 1
     before = max(committed_steps(str(model_dir)), default=0)
     codes, said = strike(workspace, model_dir, "nobody", number, "done", chance, variant=variant)
     assert set(codes.values()) == {0}, (codes, said)
@@ -80,8 +78,6 @@ def test_strikes(workspace, tmp_path, tallied, request, victim, number, phase, s
     lost = differences(model_dir, unbroken.model_dir)
     recorded = [line.partition(":")[0] for line in lost.pop("record")]
     assert (lost, recorded) == ({}, ["run.json devices", "run.json input"])  # which are those of two processes
-    tally.seconds = time.monotonic() - start
-    tallied(tally)
 
 
 # Under a coordinator: not the bits, but the number of steps.
@@ -110,10 +106,9 @@ def strike_coordinated(run, victim, number, phase, chance):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("role", "blow", "moment"), COORDINATED, ids=str)
-def test_strikes_under_a_coordinator(tmp_path, tallied, request, role, blow, moment):
+def test_strikes_under_a_coordinator(tmp_path, request, role, blow, moment):
     """N1, T7: whoever is struck, the chief ends with a code to start again, or goes on; then the steps are exact."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
-    start = time.monotonic()
     with Run(tmp_path, *LONG) as run:
         code = strike_coordinated(run, role, blow, moment, chance)
         assert code in {0, 75, 130, 143, -blow}, run.cluster.outputs()
@@ -121,7 +116,6 @@ def test_strikes_under_a_coordinator(tmp_path, tallied, request, role, blow, mom
         with Run(tmp_path, *LONG) as run:
             assert run.cluster.wait("chief") == 0, run.cluster.outputs()
     run.assert_done(600)
-    tallied(Tally(trials=1, kills=1, seconds=time.monotonic() - start, phases={moment: 1}))
 
 
 # Under `launch local --supervise`: any of its processes is killed, the launcher and the one that starts the others too.
@@ -135,7 +129,7 @@ def kill_in_phase(job, model_dir, victims, phase, chance):
 
 
 def supervised_to_its_end(start, model_dir, victims, phase, chance):
-    """Kills processes of a supervised job, and starts it again if one was the launcher; returns how many were killed.
+    """Kills processes of a supervised job, and starts it again if one was the launcher.
 
     The job is done afterwards, and nothing of it is left.
     """
@@ -147,7 +141,6 @@ def supervised_to_its_end(start, model_dir, victims, phase, chance):
     if code:
         with start(2) as job:
             assert job.wait() == 0, job.output
-    return len(killed)
 
 
 KILLED = {
@@ -165,10 +158,10 @@ SUPERVISED = [(whom, number) for whom in KILLED for number in range(10)]
     cases(SUPERVISED, ("both", 2), ("a worker of two", 1)),
     ids=str,
 )
-def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, tmp_path, tallied, request, whom, number):
+def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, tmp_path, request, whom, number):
     """N1, N20: 40 kills, 10 of each; with the same bits; and nothing of a job is left when it has ended."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
-    model_dir, begin, phase = tmp_path / "run", time.monotonic(), PHASES[number % len(PHASES)]
+    model_dir, phase = tmp_path / "run", PHASES[number % len(PHASES)]
     workers, victims = KILLED[whom]
     argv = argv_of(workspace, model_dir)
     if workers == 1:
@@ -179,6 +172,5 @@ def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, tmp_path, tal
     def start(number):
         return LocalJob(words, cwd=workspace.folder, folder=tmp_path / f"launcher-{number}")
 
-    kills = supervised_to_its_end(start, model_dir, victims[number // len(PHASES) % len(victims)], phase, chance)
+    supervised_to_its_end(start, model_dir, victims[number // len(PHASES) % len(victims)], phase, chance)
     assert differences(model_dir, unbroken) == {}
-    tallied(Tally(trials=1, kills=kills, seconds=time.monotonic() - begin, phases={phase: 1}))

@@ -17,7 +17,6 @@ from tests.support.cases import cases
 from tests.support.chaos import compare
 from tests.support.chaos.contract import RUN, Broken, Case, Part, Shared, Step
 from tests.support.chaos.run_directory import RunDirectory
-from tests.support.chaos.summary import Tally
 from tests.support.forked import Command
 from tests.support.runs import bits
 from tests.support.source_cases import all_cases
@@ -101,13 +100,6 @@ def shared(tmp_path_factory, worker_id):
     return Shared((base if worker_id == "master" else base.parent) / "source-kills")
 
 
-@pytest.fixture
-def tally(record_property):
-    tally = Tally()
-    yield tally
-    record_property("chaos", vars(tally) | {"phases": dict(tally.phases)})
-
-
 def strikes_of(chance, count):
     """Yields, in turn, strikes before one of the first changes on disk of a process, and after a step, ever later."""
     for number in range(count):
@@ -121,17 +113,16 @@ QUICK = [(name, 0, 2) for name in ("parquet", "grain MapDataset", "mixture in a 
 
 
 @pytest.mark.parametrize(("name", "run", "kills"), cases([*QUICK, *RUNS], *QUICK))
-def test_killed_and_continued_on_any_number_of_replicas(name, run, kills, shared, tally, tmp_path, request):
+def test_killed_and_continued_on_any_number_of_replicas(name, run, kills, shared, tmp_path, request):
     """N41, N42, N44, N1: the same examples in each step, and weights; every second run changes its replicas."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{name}/{run}")
     fleets = itertools.cycle([ONE, TWO] if run % 2 == 0 else [ONE])
     for strike in strikes_of(chance, kills):
-        if not Broken(shared, case(name), tmp_path / "run", next(fleets), tally).is_struck(strike):
+        if not Broken(shared, case(name), tmp_path / "run", next(fleets)).is_struck(strike):
             raise AssertionError(f"{strike} came too late")
-    last = Broken(shared, case(name), tmp_path / "run", next(fleets), tally)
+    last = Broken(shared, case(name), tmp_path / "run", next(fleets))
     last.finish()
     last.check_end()
-    assert tally.kills == kills
 
 
 PICKLED = ["list", "parquet", "npy", "tfrecord"]
@@ -139,14 +130,14 @@ PICKLED = ["list", "parquet", "npy", "tfrecord"]
 
 
 @pytest.mark.parametrize("name", cases(PICKLED, "parquet"))
-def test_no_worker_process_is_left_by_a_kill(name, shared, tally, tmp_path):
+def test_no_worker_process_is_left_by_a_kill(name, shared, tmp_path):
     """N41: of those that read for a run that is killed; the run goes on with threads."""
-    broken = Broken(shared, case(name), tmp_path / "run", (PROCESSES,), tally)
+    broken = Broken(shared, case(name), tmp_path / "run", (PROCESSES,))
     assert broken.is_struck(Step(9))
     workers = {int(line) for line in (tmp_path / "run" / f"{RUN}.workers").read_text().split()}
     assert 2 <= len(workers) <= 4, "they start when there is work for one more"
     assert [pid for pid in workers if not _ends(pid)] == []
-    Broken(shared, case(name), tmp_path / "run", tally=tally).finish()
+    Broken(shared, case(name), tmp_path / "run").finish()
     broken.check_end()
 
 

@@ -192,9 +192,6 @@ class Shards:
     def says(self, files):
         return f"continuing with {counted(files, 'file')} there already"
 
-    def num_bytes(self):
-        return sum(path.stat().st_size for path in self._run.iterdir())
-
     def phase(self, process):
         return "predict"
 

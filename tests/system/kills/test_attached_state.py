@@ -49,21 +49,21 @@ def variants():
 
 
 @pytest.mark.parametrize(("program", "keras", "strategy"), [*variants()])
-def test_a_killed_run_loses_none(program, keras, strategy, shared, tally, tmp_path):
+def test_a_killed_run_loses_none(program, keras, strategy, shared, tmp_path):
     """N52: it ends with the bits of an unbroken run."""
     words = arguments(program, keras, strategy)
     case = command(f"attached-{program}-{keras}-{strategy}", *words, cwd=WORKSPACE)
     case = dataclasses.replace(case, compare=same_in_any_order)
-    check(shared, case, [Step(6)], tmp_path, (STEP_BY_STEP,), tally)
+    check(shared, case, [Step(6)], tmp_path, (STEP_BY_STEP,))
 
 
 @pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.full)])
-def test_a_killed_run_keeps_its_own_schedule_and_optimizer(keras, shared, tally, tmp_path):
+def test_a_killed_run_keeps_its_own_schedule_and_optimizer(keras, shared, tmp_path):
     """T15, N1: rates, slots and weights are those of an unbroken run, and so are the rows that have the rates."""
     names = ("learning_rate=triangle", "optimizer=heavy_ball", "warmup={{type: linear, linear: {{warmup_steps: 3}}}}")
     words = [*arguments("second_optimizer", keras), *assigned(*(f"trainer.optimizer_config.{name}" for name in names))]
     case = command(f"attached-own-schedule-{keras}", *words, cwd=WORKSPACE)
-    check(shared, case, [Step(6)], tmp_path, (STEP_BY_STEP,), tally)
+    check(shared, case, [Step(6)], tmp_path, (STEP_BY_STEP,))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

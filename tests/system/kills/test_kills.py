@@ -21,13 +21,13 @@ from tests.system.kills.cases import (
 
 
 @pytest.fixture
-def check_strikes(request, shared, tally, tmp_path):
+def check_strikes(request, shared, tmp_path):
     """Strikes a case, and has it compared; says how to do it once more."""
     seed = request.config.getoption("--chaos-seed")
 
     def check_strikes(strikes):
         print(f"once more: pytest '{request.node.nodeid}' -m '' --chaos-seed={seed} -n 0")
-        check(shared, strikes.case, strikes.drawn(seed), tmp_path, strikes.sets, tally)
+        check(shared, strikes.case, strikes.drawn(seed), tmp_path, strikes.sets)
 
     return check_strikes
 
@@ -57,9 +57,9 @@ def test_stopped_by_sigterm(strikes, check_strikes):
 
 
 @pytest.mark.parametrize("count", cases([1, 2], 1))
-def test_falls_back_past_damaged_checkpoints(count, shared, tally, tmp_path):
+def test_falls_back_past_damaged_checkpoints(count, shared, tmp_path):
     """N1, N3: to a step before evaluations that have their rows and their best checkpoint already."""
-    broken = Broken(shared, FALLING_BACK, tmp_path / "run", (STEP_BY_STEP, AT_ONCE), tally)
+    broken = Broken(shared, FALLING_BACK, tmp_path / "run", (STEP_BY_STEP, AT_ONCE))
     assert broken.is_struck(Step(44, leaves=36))
     broken.damage_newest(count)
     broken.finish()
@@ -67,9 +67,9 @@ def test_falls_back_past_damaged_checkpoints(count, shared, tally, tmp_path):
 
 
 @pytest.mark.parametrize("kills", cases([2, 150], 2))
-def test_a_directory_does_not_fill_up(kills, shared, tally, tmp_path, request):
+def test_a_directory_does_not_fill_up(kills, shared, tmp_path, request):
     """N3: one run, killed again and again between two writes, holds no more files than one that never was."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/endless")
-    broken = Broken(shared, ENDLESS, tmp_path / "endless", tally=tally, unbroken=shared.unbroken(DIGITS))
+    broken = Broken(shared, ENDLESS, tmp_path / "endless", unbroken=shared.unbroken(DIGITS))
     for _ in itertools.repeat(None, kills):
         assert broken.is_struck(Part(chance.random()))

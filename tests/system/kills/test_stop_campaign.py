@@ -42,15 +42,14 @@ TRIALS = [
 
 
 @pytest.mark.parametrize(("name", "by", "number"), TRIALS)
-def test_stopped_in_each_phase(name, by, number, shared, tally, tmp_path, request):
+def test_stopped_in_each_phase(name, by, number, shared, tmp_path, request):
     """N5, N6: the right exit code, what was trained is saved, and in the end all is as unbroken, bit by bit."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{name}/{by}/{number}")
     sets = f"trainer.steps_per_loop={chance.choice((1, 3, 7))}", "runtime.stop_grace_seconds=120"  # it has to trace
-    broken = Broken(shared, CASES[name], tmp_path / "run", sets, tally)
+    broken = Broken(shared, CASES[name], tmp_path / "run", sets)
     start = chance.choice(("build", "restore"))
     assert broken.is_struck(Phase(start, by=by, saves=False, leaves=0))
     for phase in ("train", "evaluate", "save"):
         assert broken.is_struck(Phase(phase, chance.choice((0.0, 0.01, 0.03)), by=by, gains=phase == "train"))
     broken.finish(first=Phase("export", by=by).first(None, None))  # which ends in time
-    tally.kills += 1
     broken.check_end()
