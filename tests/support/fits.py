@@ -504,7 +504,8 @@ IN_SHORT = [
 IN_SYSTEM = [
     *[(name, "2") for name in ("dataset that ends in an epoch", "weights of examples", "TerminateOnNaN")],
     *[(name, "2") for name in ("one batch at a time before", "steps of the model")],
-    *[(name, "3") for name in ("inputs by name, outputs too", "steps of the model")],
+    *[(name, "3") for name in ("inputs by name, outputs too", "steps of the model", "batch statistics")],
+    *[(name, "3") for name in ("float16 with a loss scale", "losses that layers add", "averages of the optimizer")],
 ]
 """Those that run with whole processes, because each takes two seconds."""
 

@@ -6,12 +6,13 @@ import shutil
 
 import pytest
 
+from tests import ROOT
 from tests.support.cases import cases
 from tests.support.chaos import inside
 from tests.support.chaos.contract import RUN, Broken, Case, Instant, Part, Shared, Step, check
 from tests.support.forked import Command
-from tests.support.keras3.sides import WORKSPACE
 
+WORKSPACE = ROOT / "tests" / "support" / "keras3" / "workspace"
 FP16 = "runtime.mixed_precision_dtype=float16"
 MIRRORED = "runtime={distribution_strategy: mirrored, num_logical_cpus: 2}"
 MIRRORED_FP16 = "runtime={distribution_strategy: mirrored, num_logical_cpus: 2, mixed_precision_dtype: float16}"
