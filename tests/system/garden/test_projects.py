@@ -1,6 +1,5 @@
 """Projects as others write them on Model Garden (`tests/support/projects`), each in processes of its own."""
 
-import functools
 import json
 import os
 import re
@@ -9,15 +8,12 @@ import subprocess
 import sys
 
 import nbformat
-import numpy as np
 import pytest
-import tensorflow as tf
 from nbclient import NotebookClient
 
 from tests import ROOT
 from tests.support import runs
-from tests.support.docs import children
-from tests.support.forked import Child, Command
+from tests.support.forked import Command
 
 PROJECTS = ROOT / "tests/support/projects"
 
@@ -74,81 +70,43 @@ def test_packages_at_the_root_are_listed_and_shown(tides):
     assert "task.train_data.hours: must be == task.validation_data.hours, as the experiment" in refused.err
 
 
-# A Trainer and a driver of the project's own.
-
-LINE = "from official.core import base_trainer, exp_factory, task_factory, train_lib, train_utils\n"
-LINES = """import official_trainer as train_lib
-from official.core import exp_factory, task_factory, train_utils
-from official_trainer.engine import trainer as base_trainer
-"""
-
-
-def test_a_driver_with_stages_and_a_trainer(tides):
-    """T1, T3: the first stage as there, bit by bit; the next has another rate, the word that it may, and new data."""
-    source = (tides / "in_stages.py").read_text()
-    assert LINE in source
-    source = source.replace(LINE, LINES)
-    (tides / "refused.py").write_text(source)
-    source = source.replace("trainer=trainer,", "trainer=trainer, allow_config_change=True,")
-    (tides / "in_stages_here.py").write_text(source)
-    words = ["--settings=configs/quick.yaml", "--stages=4:0.05,8:0.01"]
-    theirs, ours = (python(tides, f"{name}.py", f"--out={name}", *words) for name in ("in_stages", "in_stages_here"))
-    stages, kept = (re.findall(r"^stage .*$", said, re.MULTILINE) for said in (theirs, ours))
-    assert [each.partition(":")[0] for each in kept] == ["stage 0", "stage 1"]
-    assert kept[0] == stages[0]
-    assert "continuing from step 4" in ours
-    theirs, ours = (runs.values(tides / name, 4) for name in ("in_stages", "in_stages_here"))
-    compared = [key for key in theirs if key.startswith("model/")]
-    assert compared
-    for key in compared:
-        np.testing.assert_array_equal(ours[key], theirs[key], err_msg=key)
-    program = functools.partial(children.run_program, "refused.py", ["--out=refused", *words], is_module=False)
-    refused = Child(program, cwd=tides, folder=tides.parent).wait()
-    assert "stage 0" in refused.out
-    assert "learning_rate.constant.learning_rate: 0.05 -> 0.01" in refused.err
-    assert refused.err.rstrip().endswith("In a program: run_experiment(…, allow_config_change=True)")
-
-
 # A factory that reads the environment.
 
 
-@pytest.fixture
-def survey(tmp_path):
-    folder = shutil.copytree(PROJECTS / "survey", tmp_path / "survey")
-    (folder / "files").mkdir()
-    for split, count in (("train", 40), ("held_out", 20)):
-        with tf.io.TFRecordWriter(str(folder / "files" / f"{split}-0.tfrecord")) as writer:
-            for number in range(count):
-                ages = tf.train.FloatList(value=[number % 7 / 7, number % 5 / 5, 1.0])
-                answer = tf.train.Int64List(value=[int(number % 7 > 3)])
-                feature = {"age": tf.train.Feature(float_list=ages), "answer": tf.train.Feature(int64_list=answer)}
-                writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-    return folder
+STATIONS = '''"""Heights at the stations that the environment names."""
+
+import os
+
+import tasks
+from configs import level
+from official.core import exp_factory
 
 
-def test_a_factory_that_reads_the_environment(survey):
+@exp_factory.register_config_factory("tide_of_stations")
+def tide_of_stations():
+    experiment = level.tide_level()
+    experiment.task.train_data.stations = os.environ["STATIONS"].split()
+    experiment.trainer.train_steps = int(os.environ.get("STEPS", "4"))
+    return experiment
+'''
+
+
+def test_a_factory_that_reads_the_environment(tides):
     """T25: each command reads it again; what is missing is named at its line, and what has changed is said."""
-    words = ["train", "survey_answers", "--import=answers", "--model_dir=run"]
-    missing = trainer(survey, *words)
+    (tides / "of_stations.py").write_text(STATIONS)
+    words = ["train", "tide_of_stations", "--import=of_stations", "--model_dir=run"]
+    missing = trainer(tides, *words)
     assert missing.code == 2
-    line = next(
-        n for n, text in enumerate((survey / "answers.py").read_text().splitlines(), 1) if "SURVEY_DATA" in text
-    )
-    assert re.search(rf"answers\.py:{line}\b", missing.err)
-    assert "SURVEY_DATA" in missing.err
-    place = {"SURVEY_DATA": str(survey / "files")}
-    done(survey, *words, **place)
-    assert [row["step"] for row in runs.rows(survey / "run") if row["split"] == "validation"] == [3, 6]
-    shown = done(survey, "show", "run")
-    assert str(survey / "files" / "train-*.tfrecord") in shown
-    longer = done(survey, *words, **place, SURVEY_STEPS="9")
-    assert "continuing from step 6" in longer
-    (survey / "files").rename(survey / "moved")
-    place = {"SURVEY_DATA": str(survey / "moved"), "SURVEY_STEPS": "12"}
-    refused = trainer(survey, *words, **place)
+    line = next(n for n, text in enumerate(STATIONS.splitlines(), 1) if "STATIONS" in text)
+    assert re.search(rf"of_stations\.py:{line}\b.*STATIONS", missing.err, re.DOTALL)
+    done(tides, *words, STATIONS="north")
+    assert "stations: [north]" in done(tides, "show", "run")
+    assert "continuing from step 4" in done(tides, *words, STATIONS="north", STEPS="8")
+    changed = {"STATIONS": "north south", "STEPS": "12"}
+    refused = trainer(tides, *words, **changed)
     assert refused.code == 2
-    assert "task.train_data.input_path" in refused.err
-    assert "continuing from step 9" in done(survey, *words, "--allow_config_change", **place)
+    assert "task.train_data.stations" in refused.err
+    assert "continuing from step 8" in done(tides, *words, "--allow_config_change", **changed)
 
 
 # An experiment that a notebook builds.
