@@ -1,21 +1,14 @@
 """A tf.data service of real processes."""
 
-import socket
-
+from official_trainer.processes.local import free_ports
 from tests.support.forked import Command
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Service:
     """A dispatcher and data workers, each a process that runs the verb."""
 
     def __init__(self, folder):
-        self.folder, self.port = folder, free_port()
+        self.folder, (self.port,) = folder, free_ports(1)
         self.address = f"grpc://localhost:{self.port}"
         self.processes = []
 

@@ -4,7 +4,6 @@ No test here runs on a TPU, and none ever did.
 """
 
 import os
-import socket
 
 import pytest
 import tensorflow as tf
@@ -13,6 +12,7 @@ from official_trainer import lazy
 from official_trainer.config.schema import RuntimeConfig
 from official_trainer.distributed import strategy, tpu
 from official_trainer.errors import ExitCode
+from official_trainer.processes.local import free_ports
 from official_trainer.tasks.step_updates import StepUpdates
 from tests.support import toy
 from tests.support.cases import cases
@@ -29,12 +29,6 @@ def _no_tpu(monkeypatch):
     monkeypatch.setattr(tpu, "tpu_devices", list)
     for name in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
         monkeypatch.delenv(name, raising=False)
-
-
-def free_port():
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
 
 
 def test_where_the_address_comes_from():
@@ -91,7 +85,7 @@ def test_what_is_no_address():
 
 def test_an_address_where_nobody_listens():
     """T16: in seconds; a TPU that was preempted may be back when the run is started again."""
-    port = free_port()
+    (port,) = free_ports(1)
     error = refused(f"grpc://127.0.0.1:{port}")
     assert f"no answer from 127.0.0.1:{port}. Check the address: grpc://host:8470" in str(error)
     assert error.exit_code == ExitCode.RETRY

@@ -1,25 +1,19 @@
 """Cloud TPUs: servers on loopback stand for them, in processes that connect and lose them."""
 
 import os
-import socket
 
 import tensorflow as tf
 
 from official_trainer.config.schema import RuntimeConfig
 from official_trainer.distributed import strategy, tpu
 from official_trainer.errors import ExitCode
+from official_trainer.processes.local import free_ports
 from tests import ROOT
 from tests.support import forked
 
 
 def runtime(where=None, **fields):
     return RuntimeConfig(distribution_strategy="tpu", tpu=where, **fields)
-
-
-def free_port():
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
 
 
 def serve(addresses, index):
@@ -44,7 +38,7 @@ def connect(where, write):
 
 def test_two_servers_are_connected_to():
     """T16: both hosts of an address are part of the process's devices; that they have no TPU is said."""
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     context = forked._context
     read, write = context.Pipe()
     servers = [context.Process(target=serve, args=(addresses, index), daemon=True) for index in range(2)]

@@ -17,9 +17,10 @@ from official_trainer.engine.train_iterator import DatasetBuilder, TrainData
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import data_service
 from official_trainer.inputs.data_service import DataServiceError, DataServiceUseError
+from official_trainer.processes.local import free_ports
 from official_trainer.runs.resume import data_layout
 from tests import ROOT
-from tests.support.data_service import Service, free_port
+from tests.support.data_service import Service
 from tests.support.forked import Command
 
 NUMBERS = 40
@@ -174,7 +175,7 @@ def test_dead_data_worker_and_dispatcher(service):
 
 def test_a_dispatcher_that_does_not_answer(tmp_path):
     """N6: named, after a bounded wait, with the exit code that means: start me again."""
-    address = f"grpc://localhost:{free_port()}"
+    address = f"grpc://localhost:{free_ports(1)[0]}"
     with pytest.raises(DataServiceError) as caught:
         data_service.wait_for(address, 0.3)
     assert caught.value.exit_code == ExitCode.RETRY
