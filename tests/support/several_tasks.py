@@ -18,10 +18,9 @@ from official_trainer.config import (
     TaskRoutine,
     TaskSamplingConfig,
 )
-from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.runs import run
-from official_trainer.tasks import random_streams, registry
+from official_trainer.tasks import registry
 from official_trainer.tasks.multi_task.task import MultiTask
 from official_trainer.tasks.results import Mean, Results
 from official_trainer.tasks.task import Task
@@ -83,10 +82,12 @@ class SeveralConfig(MultiTaskConfig):
 class Several(MultiTask):
     """A trunk and two heads."""
 
+    dropout = 0.3
+
     def build_models(self):
         x = keras.Input((6,), name="x")
         trunk = keras.layers.Dense(8, "tanh", name="trunk", kernel_regularizer=keras.regularizers.l2(1e-3))(x)
-        trunk = keras.layers.Dropout(0.3)(trunk)
+        trunk = keras.layers.Dropout(self.dropout)(trunk)
         return {
             "points": keras.Model(x, keras.layers.Dense(3, name="classes")(trunk)),
             "sums": keras.Model({"x": x}, keras.layers.Dense(1, name="sum")(trunk)),
@@ -96,13 +97,7 @@ class Several(MultiTask):
 class NoDropout(Several):
     """Without what replicas draw apart."""
 
-    def build_models(self):
-        x = keras.Input((6,), name="x")
-        trunk = keras.layers.Dense(8, "tanh", name="trunk", kernel_regularizer=keras.regularizers.l2(1e-3))(x)
-        return {
-            "points": keras.Model(x, keras.layers.Dense(3, name="classes")(trunk)),
-            "sums": keras.Model({"x": x}, keras.layers.Dense(1, name="sum")(trunk)),
-        }
+    dropout = 0.0
 
 
 def routine(name, config, batch, **changes):
@@ -126,14 +121,7 @@ def experiment(*routines, sampler="proportional", joint=False, ema=None, **train
 
 def build(config=None, strategy="off", task_cls=Several, **kwargs):
     """Returns a trainer of both tasks."""
-    config = config or experiment()
-    keras.backend.clear_session()
-    random_streams.enable(0)
-    with toy.strategy_of(strategy).scope():
-        task = task_cls(config.task)
-        model = task.build_model()
-        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
-        return Trainer(config, task, model, optimizer, **kwargs)
+    return toy.build(config or experiment(), task_cls, strategy, **kwargs)
 
 
 def values(trainer):

@@ -8,24 +8,21 @@ from official_trainer import Task, inputs, register_config_factory, register_tas
 from official_trainer.config import (
     DataConfig,
     ExperimentConfig,
-    OptimizationConfig,
     RuntimeConfig,
     TaskConfig,
     TrainerConfig,
+    opt,
 )
-from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
 
-OPTIMIZER = OptimizationConfig(
-    optimizer=opt.OptimizerConfig(type="adam"),
-    learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.01)),
-)
 DATA = {"train_data": DataConfig(global_batch_size=16), "validation_data": DataConfig(global_batch_size=20)}
 
 
 def experiment(task):
     """Returns four steps of a task, on the CPU."""
-    trainer = TrainerConfig(optimizer_config=OPTIMIZER, train_steps=4, validation_interval=4, checkpoint_interval=4)
+    trainer = TrainerConfig(
+        optimizer_config=opt.adam(0.01), train_steps=4, validation_interval=4, checkpoint_interval=4
+    )
     return ExperimentConfig(task=task, trainer=trainer, runtime=RuntimeConfig(distribution_strategy="one_device"))
 
 

@@ -17,11 +17,10 @@ from official_trainer.config import (
     DataConfig,
     ExperimentConfig,
     ExportConfig,
-    OptimizationConfig,
     TaskConfig,
     TrainerConfig,
+    opt,
 )
-from official_trainer.config import optimization as opt
 from official_trainer.lazy import tf
 
 NUM_EXAMPLES = 176
@@ -125,10 +124,6 @@ def _images():
 @register_config_factory("keras3_chaos")
 def keras3_chaos() -> ExperimentConfig:
     """Fifty steps with every kind of event, at intervals that do not coincide."""
-    required = OptimizationConfig(  # the task brings its own
-        optimizer=opt.OptimizerConfig(type="adam"),
-        learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.01)),
-    )
     return ExperimentConfig(
         task=Keras3ChaosConfig(
             train_data=DataConfig(global_batch_size=16), validation_data=DataConfig(global_batch_size=32)
@@ -136,6 +131,6 @@ def keras3_chaos() -> ExperimentConfig:
         trainer=TrainerConfig(
             train_steps=50, steps_per_loop=7, summary_interval=5, checkpoint_interval=6, validation_interval=26,
             max_to_keep=2, best_checkpoint_eval_metric="accuracy", export=ExportConfig(at_end=False),
-            optimizer_config=required,
+            optimizer_config=opt.adam(0.01),  # required; the task brings its own
         ),
     )  # fmt: skip

@@ -4,8 +4,7 @@ import dataclasses
 import functools
 
 from official_trainer import Task, inputs, register_config_factory, register_task_cls
-from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig, TrainerConfig
-from official_trainer.config import optimization as opt
+from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig, TrainerConfig, opt
 from official_trainer.lazy import keras
 
 
@@ -56,10 +55,7 @@ def wave(frequency):
             validation_interval=8,
             best_checkpoint_eval_metric="error",
             best_checkpoint_metric_comp="lower",
-            optimizer_config=opt.OptimizationConfig(
-                optimizer=opt.OptimizerConfig(type="sgd"),
-                learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.1)),
-            ),
+            optimizer_config=opt.sgd(0.1),
         ),
     )
 
