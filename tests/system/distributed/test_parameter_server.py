@@ -58,7 +58,7 @@ def test_workers_share_every_window_and_the_result_is_that_of_any_run(tmp_path):
 @pytest.mark.full
 def test_an_action_changes_variables_on_parameter_servers(tmp_path):
     """B12: weights and averages; the last checkpoint has what was handed back."""
-    sets = ("trainer.actions=[fill]", "trainer.optimizer_config.ema={average_decay: 0.9}")
+    sets = ("task.fill=true", "trainer.optimizer_config.ema={average_decay: 0.9}")
     with Run(tmp_path, *sets) as run:
         assert run.wait_all() == {0}, run.cluster.outputs()
         reader = tf.train.load_checkpoint(f"{run.model_dir}/ckpt-60")

@@ -4,7 +4,7 @@ import dataclasses
 
 import gin
 
-from official_trainer.config import DataConfig, TaskConfig
+from official_trainer.config import TaskConfig
 from official_trainer.lazy import keras
 from official_trainer.tasks import registry
 from tests.support import toy
@@ -33,7 +33,7 @@ class BoundTask(toy.ToyTask):
 @registry.register_config_factory("bound")
 def bound():
     """Sixty steps with every kind of event."""
-    base = toy.experiment(steps_per_loop=10, checkpoint_interval=20, validation_interval=40, summary_interval=20)
-    data = DataConfig(global_batch_size=10)
-    trainer = base.trainer.replace(train_steps=60)
-    return base.replace(task=BoundConfig(train_data=data, validation_data=data), trainer=trainer)
+    base = toy.experiment(
+        train_steps=60, steps_per_loop=10, checkpoint_interval=20, validation_interval=40, summary_interval=20
+    )
+    return base.replace(task=BoundConfig(train_data=base.task.train_data, validation_data=base.task.validation_data))

@@ -9,10 +9,10 @@ import os
 import pathlib
 import time
 
-from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig, TrainerConfig, opt
+from official_trainer.config import TaskConfig
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import registry
-from official_trainer.tasks.task import Task
+from tests.support import toy
 
 HOLD = os.environ.get("HOLD")
 SECONDS = float(os.environ.get("HOLD_SECONDS", "120"))
@@ -67,7 +67,7 @@ class HeldConfig(TaskConfig):
 
 
 @registry.register_task_cls(HeldConfig)
-class HeldTask(Task):
+class HeldTask(toy.ToyTask):
     """A small classifier."""
 
     def build_model(self):
@@ -97,12 +97,6 @@ class HeldTask(Task):
         first = 0 if params.is_training else HELD_AT_STEP
         return dataset.batch(8).enumerate(first).map(lambda index, batch: hold_in_graph(phase, index, batch))
 
-    def build_losses(self, labels, model_outputs, aux_losses=None):
-        return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
-
-    def build_metrics(self, training=True):
-        return [keras.metrics.SparseCategoricalAccuracy("accuracy")]
-
     def train_step(self, inputs, model, optimizer, metrics=None):
         logs = super().train_step(inputs, model, optimizer, metrics)
         return hold_in_graph("step", optimizer.iterations, logs) if HOLD == "step" else logs
@@ -122,17 +116,11 @@ class HeldTask(Task):
 @registry.register_config_factory("held")
 def held():
     """Sixty steps with every kind of event."""
-    return ExperimentConfig(
-        task=HeldConfig(train_data=DataConfig(global_batch_size=8), validation_data=DataConfig(global_batch_size=8)),
-        trainer=TrainerConfig(
-            train_steps=60,
-            summary_interval=10,
-            checkpoint_interval=20,
-            validation_interval=30,
-            best_checkpoint_eval_metric="accuracy",
-            optimizer_config=opt.adam(0.01),
-        ),
-    )
+    base = toy.experiment(
+        8, 8, train_steps=60, summary_interval=10, checkpoint_interval=20, validation_interval=30,
+        best_checkpoint_eval_metric="accuracy",
+    )  # fmt: skip
+    return base.replace(task=HeldConfig(train_data=base.task.train_data, validation_data=base.task.validation_data))
 
 
 hold("import")

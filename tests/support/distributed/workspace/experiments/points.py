@@ -10,10 +10,11 @@ import os
 import numpy as np
 
 from official_trainer import inputs
-from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig, TrainerConfig, opt
+from official_trainer.actions import Action, Assign
+from official_trainer.config import TaskConfig, When
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import registry
-from official_trainer.tasks.task import Task
+from tests.support import toy
 
 if os.environ.get("SHARES"):  # who did how much in each window, a line each
     from official_trainer.engine.coordinator import AsyncWorkers
@@ -38,13 +39,25 @@ class PointsConfig(TaskConfig):
 
     Attributes:
       source: `arrays`, which starts anywhere, or a plain finite `stream`, which does not.
+      fill: whether every kernel is filled with a number at the end.
     """
 
     source: str = "arrays"
+    fill: bool = False
+
+
+class Fill(Action):
+    """Fills every kernel with a number."""
+
+    when = When(at_end=True)
+
+    def on_step(self, run):
+        kernels = {path: v.numpy() for path, v in run.variables.items() if path.endswith("/kernel")}
+        return Assign(values={path: np.full_like(value, 0.25) for path, value in kernels.items()})
 
 
 @registry.register_task_cls(PointsConfig)
-class PointsTask(Task):
+class PointsTask(toy.ToyTask):
     """Classifies points."""
 
     def build_model(self):
@@ -63,11 +76,8 @@ class PointsTask(Task):
             return inputs.from_arrays(arrays, params, input_context)
         return tf.data.Dataset.from_tensor_slices(arrays).batch(params.global_batch_size)
 
-    def build_losses(self, labels, model_outputs, aux_losses=None):
-        return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
-
-    def build_metrics(self, training=True):
-        return [keras.metrics.SparseCategoricalAccuracy("accuracy")]
+    def build_actions(self, trainer):
+        return [Fill()] if self.task_config.fill else []
 
     def train_step(self, batch, model, optimizer, metrics=None):
         features, labels = batch
@@ -95,16 +105,8 @@ class PointsTask(Task):
 @registry.register_config_factory("points")
 def points():
     """Sixty steps with every kind of event."""
-    return ExperimentConfig(
-        task=PointsConfig(
-            train_data=DataConfig(global_batch_size=BATCH), validation_data=DataConfig(global_batch_size=40)
-        ),
-        trainer=TrainerConfig(
-            train_steps=60,
-            summary_interval=10,
-            checkpoint_interval=20,
-            validation_interval=30,
-            best_checkpoint_eval_metric="accuracy",
-            optimizer_config=opt.adam(0.01),
-        ),
-    )
+    base = toy.experiment(
+        BATCH, 40, train_steps=60, summary_interval=10, checkpoint_interval=20, validation_interval=30,
+        best_checkpoint_eval_metric="accuracy",
+    )  # fmt: skip
+    return base.replace(task=PointsConfig(train_data=base.task.train_data, validation_data=base.task.validation_data))
