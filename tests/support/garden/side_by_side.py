@@ -45,12 +45,11 @@ DRAWN = {
 """What of a task's section draws random numbers in a step, and the value with which it does not."""
 
 
-def params_of(family, **task):
-    """Returns the parameters of a comparison; `task` is laid over the section of that name."""
+def params_of(family):
+    """Returns the parameters of a comparison."""
     params = family.params()
     params.override(COMPARED)
     params.override({"task": DRAWN.get(family.name, {})})
-    params.override({"task": task})
     optimizer_config = params.trainer.optimizer_config
     if hasattr(optimizer_config, "learning_rate"):  # ranking models have a schedule of their own
         optimizer_config.learning_rate.override(
@@ -81,11 +80,11 @@ class Side:
       losses: by step, of all its training.
     """
 
-    def __init__(self, family, drive, batches, first, **task):
+    def __init__(self, family, drive, batches, first):
         """Takes the experiment, a driver's function, the data, and where the first weights are, or are to be stored."""
         self.losses = {}
         self._family, self._drive, self._batches, self._first = family, drive, batches, str(first)
-        self._params = params_of(family, **task)
+        self._params = params_of(family)
 
     def __call__(self, mode, model_dir, first_batch=0, broken=None):
         """Runs a mode; returns the results of the last evaluation.
@@ -209,17 +208,4 @@ def compare(name, folder):
             "weights": differences(saved(folder / "theirs"), last),
             "changed": len(differences(first, last)),
         }
-    (folder / "found.json").write_text(json.dumps(found))
-
-
-def compare_partial_batches(name, folder):
-    """Evaluates a checkpoint by both, in batches that divide the validation data and in batches that do not."""
-    family, folder = FAMILIES[name], Path(folder)
-    batches = Batches(folder, family.task(params_of(family), folder), params_of(family))
-    Side(family, run_experiment, batches, folder / "first_weights")("train", folder / "ours")
-    found = {}
-    for key, drive in (("theirs", their_run), ("ours", run_experiment)):
-        whole, partial = ({"global_batch_size": size, "drop_remainder": False} for size in (4, 3))
-        sides = [Side(family, drive, batches, "", validation_data=data) for data in (whole, partial)]
-        found[key] = [side("eval", folder / "ours")["validation_loss"][0] for side in sides]
     (folder / "found.json").write_text(json.dumps(found))

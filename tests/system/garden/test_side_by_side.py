@@ -49,24 +49,15 @@ def test_both_drivers_compute_the_same(name, tmp_path):
         assert changed > 10, "there was something to finish"
 
 
-def test_the_last_batch_of_an_evaluation_counts_by_its_examples(tmp_path):
-    """T2, N17: theirs takes the mean of the batches, so its loss depends on the size of these; ours does not."""
-    found = compared("resnet", tmp_path, "compare_partial_batches")
-    (theirs, theirs_partial), (ours, ours_partial) = found["theirs"], found["ours"]
-    assert ours == theirs
-    assert ours_partial == pytest.approx(ours, rel=1e-6)
-    assert theirs_partial != pytest.approx(ours, rel=1e-4)
-
-
-def compared(name, folder, how="compare"):
+def compared(name, folder):
     """Returns what a comparison of a family found."""
     data.write(folder / "tiny_data", [FAMILIES[name].data])
-    completed = Child(functools.partial(_compare, how, name, str(folder)), cwd=folder, folder=folder).wait()
+    completed = Child(functools.partial(_compare, name, str(folder)), cwd=folder, folder=folder).wait()
     assert completed.code == 0, completed.err[-3000:]
     return json.loads((folder / "found.json").read_text())
 
 
-def _compare(how, name, folder):
+def _compare(name, folder):
     from tests.support.garden import side_by_side
 
-    getattr(side_by_side, how)(name, folder)
+    side_by_side.compare(name, folder)
