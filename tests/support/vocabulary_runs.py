@@ -181,32 +181,24 @@ def made(name, file):
     return {layer: np.asarray(value) for layer, value in build(KERASES[name], file)(ROWS).items()}
 
 
-def small(kind, file, *, mode="int", size=None, name="words"):
-    """Returns a model of a lookup and an embedding, or a dense layer, which has as many rows as there are words."""
-    lookup = kind.layers.StringLookup(name=name, output_mode=mode)
+def small(kind, file, *, mode="int", size=None):
+    """Returns a model of a lookup and an embedding, which has as many rows as there are words unless `size` says."""
+    lookup = kind.layers.StringLookup(name="words", output_mode=mode)
     lookup.adapt(np.array(FILES[file][0])[:, None])
     given = {"word": kind.Input((1,), dtype="string", name="word"), "number": kind.Input((1,), name="number")}
     found = lookup(given["word"])
     if mode == "int":
         size = lookup.vocabulary_size() if size is None else size
         found = kind.layers.Flatten()(kind.layers.Embedding(size, 2, name="embedding")(found))
+    else:
+        total = functools.partial(tf.reduce_sum, axis=-1, keepdims=True)
+        found = kind.layers.Lambda(lambda hot: total(tf.cast(hot, tf.float32)), output_shape=(1,))(found)
     return kind.Model(given, {"scored": kind.layers.Dense(1, name="head")(found)})
 
 
-def fixed(kind, file):
-    """Returns one with a fixed number of rows."""
-    return small(kind, file, size=20)
-
-
-def shape_free(kind, file):
-    """Returns one whose words have an output each, and no weight for it."""
-    lookup = kind.layers.StringLookup(name="words", output_mode="multi_hot")
-    lookup.adapt(np.array(FILES[file][0])[:, None])
-    given = {"word": kind.Input((1,), dtype="string", name="word"), "number": kind.Input((1,), name="number")}
-    total = kind.layers.Lambda(
-        lambda hot: tf.reduce_sum(tf.cast(hot, tf.float32), -1, keepdims=True), output_shape=(1,)
-    )
-    return kind.Model(given, {"scored": kind.layers.Dense(1, name="head")(total(lookup(given["word"])))})
+fixed = functools.partial(small, size=20)
+shape_free = functools.partial(small, mode="multi_hot")
+"""One with a fixed number of rows; and one whose words have an output each, and no weight for it."""
 
 
 OTHER = (
