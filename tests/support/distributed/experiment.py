@@ -12,14 +12,41 @@ from typing import Any
 import numpy as np
 from experiments.chaos import ChaosConfig, ChaosTask, digits_chaos
 
-from official_trainer.config import ExperimentConfig
+from official_trainer import trees
+from official_trainer.actions import Action, Assign, Result
+from official_trainer.config import ExperimentConfig, When
+from official_trainer.distributed.trees import AloneError
 from official_trainer.lazy import tf
 from official_trainer.tasks import registry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectedConfig(ChaosConfig):
-    """As the chaos experiment."""
+    """As the chaos experiment.
+
+    Attributes:
+      gathers: whether evaluations gather a tree from every process, and an action changes weights.
+    """
+
+    gathers: bool = False
+
+
+class Prune(Action):
+    """Sets the smaller half of each kernel to zero and batch norm's means to a number, and tries to gather alone."""
+
+    when = When(every=10)
+
+    def on_step(self, run: Any) -> Any:
+        model = {path: variable.numpy() for path, variable in run.variables.items() if path.startswith("model/")}
+        kernels = {path: value for path, value in model.items() if value.ndim > 1}
+        values = {path: np.where(abs(v) < np.median(abs(v)), np.float32(0), v) for path, v in kernels.items()}
+        zeros = sum(int((value == 0).sum()) for value in values.values())
+        values |= {path: np.full_like(value, 0.25) for path, value in model.items() if path.endswith("moving_mean")}
+        try:
+            said = f"{len(trees.gather(0))} process"
+        except AloneError as error:
+            said = str(error)
+        return [Assign(values=values), Result(value={"said": said, "zeros": zeros})]
 
 
 @registry.register_task_cls(CollectedConfig)
@@ -32,6 +59,9 @@ class CollectedTask(ChaosTask):
             weight = model.trainable_variables[0].values[0]
             weight.assign(weight + 1.0)
         return model
+
+    def build_actions(self, trainer: Any) -> list[Any]:
+        return [Prune()] if self.task_config.gathers else []
 
     def train_step(self, batch: Any, model: Any, optimizer: Any, metrics: Any = None) -> dict[str, Any]:
         logs = super().train_step(batch, model, optimizer, metrics)
@@ -52,7 +82,29 @@ class CollectedTask(ChaosTask):
         }
 
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> dict[str, Any]:
-        return {name: float(value) for name, value in aggregated_logs.items()}
+        logs = {name: float(value) for name, value in aggregated_logs.items()}
+        return {**logs, "processes": float(num_processes(aggregated_logs))} if self.task_config.gathers else logs
+
+
+def num_processes(logs: Any) -> int:
+    """Returns how many processes there are, after comparing what all of them have."""
+    own = {"pid": os.getpid(), "values": (tf.constant([0.5], tf.bfloat16), np.array([np.nan, 2.0**60]), None, "ä")}
+    gathered = trees.gather(own)
+    pids = {process["pid"] for process in gathered}
+    assert os.getpid() in pids, gathered
+    for process in gathered:
+        tensor, array, nothing, text = process["values"]
+        assert (tensor.dtype, nothing, text) == (tf.bfloat16, None, "ä")
+        assert array.tobytes() == own["values"][1].tobytes()
+    trees.assert_replica_integrity({"examples": logs["examples"]})
+    if len(gathered) > 1:
+        try:
+            trees.assert_replica_integrity({"pids": [os.getpid()]})
+        except trees.ReplicaIntegrityError as error:
+            assert "replicas hold different values of pids/0: replicas 0, 1 differ" in str(error), error
+        else:
+            raise AssertionError("two processes with one number")
+    return len(pids)
 
 
 @registry.register_config_factory("digits_collected")

@@ -14,9 +14,8 @@ def workspace(tmp_path_factory):
     root = tmp_path_factory.getbasetemp()
     shared = root.parent if root.name.startswith("popen-") else root  # pytest-xdist: one for all its processes
     found = Workspace(shared / "distributed")
-    support = ROOT / "tests" / "support" / "distributed"
-    for source, name in (("experiment.py", "collected.py"), ("assigned.py", "assigned.py")):
-        shutil.copy(support / source, found.folder / "experiments" / name)
+    source = ROOT / "tests" / "support" / "distributed" / "experiment.py"
+    shutil.copy(source, found.folder / "experiments" / "collected.py")
     return found
 
 

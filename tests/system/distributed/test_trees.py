@@ -9,19 +9,24 @@ from tests.support.distributed.workers import argv_of, run_to_end
 from tests.support.forked import run_command
 from tests.support.runs import bits, rows
 
-SETS = ("trainer.train_steps=24", "trainer.validation_interval=12", "trainer.export.at_end=false")
+SETS = (
+    "task.gathers=true",
+    "trainer.train_steps=24",
+    "trainer.validation_interval=12",
+    "trainer.export.at_end=false",
+)
 LAST = 24
 
 
 def do(workspace, model_dir, *sets):
-    run_to_end(workspace, model_dir, *SETS, *sets, experiment="digits_assigned")
+    run_to_end(workspace, model_dir, *SETS, *sets, experiment="digits_collected")
     return model_dir
 
 
 @pytest.fixture(scope="module")
 def of_two(workspace, tmp_path_factory):
     """A run of two workers from its beginning to its end."""
-    return do(workspace, tmp_path_factory.mktemp("assigned") / "run")
+    return do(workspace, tmp_path_factory.mktemp("gathered") / "run")
 
 
 def test_new_values_are_assigned_in_every_process(workspace, of_two, tmp_path):
@@ -31,7 +36,7 @@ def test_new_values_are_assigned_in_every_process(workspace, of_two, tmp_path):
         tmp_path / "run",
         *SETS,
         "runtime.distribution_strategy=mirrored",
-        experiment="digits_assigned",
+        experiment="digits_collected",
         variant=Variant("mirrored2"),
     )
     alone = run_command(argv, cwd=workspace.folder, folder=tmp_path)
