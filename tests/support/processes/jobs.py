@@ -9,9 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from tests import ROOT
 
 TIMEOUT_SECONDS = 120
+ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+"""What a process is that nobody has reaped yet."""
 
 
 class Launched:
@@ -51,8 +55,7 @@ class Launched:
 
     def fork_server(self):
         """Returns the pid of the process that forked the others."""
-        pid = int((self.folder / "pid of worker 0").read_text())
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return psutil.Process(int((self.folder / "pid of worker 0").read_text())).ppid()
 
 
 def until(is_so, process=None):
@@ -66,6 +69,6 @@ def until(is_so, process=None):
 
 def is_alive(pid):
     """Whether a process runs; one that nobody has reaped yet does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() not in ENDED
     return False

@@ -7,6 +7,8 @@ import re
 import signal
 from pathlib import Path
 
+import psutil
+
 from tests.support.forked import Child
 from tests.support.processes.from_here import fork_processes
 from tests.support.processes.jobs import is_alive, until
@@ -84,16 +86,9 @@ class LocalJob:
 
     def _note(self):
         """Remembers the processes that run now, so that their end can be seen when their parents are gone."""
-        new = {self._child.process.pid}
-        while new:
-            self._seen |= new
-            new = {child for pid in new for child in _children(pid)} - self._seen
-
-
-def _children(pid):
-    with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+        for pid in [*self._seen]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._seen |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
 
 
 def _launch(argv):

@@ -7,7 +7,6 @@ forked from Python's fork server. Everything else is as it is for a user.
 import contextlib
 import functools
 import mmap
-import os
 import random
 import shutil
 import signal
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 
 import optuna
+import psutil
 
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.sweeps import distributions, results, space
@@ -23,12 +23,12 @@ from tests import ROOT
 from tests.support import runs
 from tests.support.forked import Child, run_command
 from tests.support.processes.from_here import fork_processes
+from tests.support.processes.jobs import ENDED
 
 WORKSPACE = ROOT / "tests" / "support" / "sweeps" / "workspace"
 OUT = "out"
 """The directory of the sweep, in its folder."""
 
-_GONE_SECONDS = 60
 _LONGEST_SECONDS = 240
 
 
@@ -54,20 +54,39 @@ class Driver(Child):
 
     def kill(self):
         """Kills it wherever it is; returns whether it still ran."""
-        return _kill(self.process.pid, signal.SIGKILL)
+        return self._send(signal.SIGKILL)
 
     def kill_idle(self):
         """Kills it while it waits for its trials, and so does nothing to the study; returns whether it still ran."""
         while self.process.is_alive():
-            if _kill(self.process.pid, signal.SIGSTOP) and _is_stopped(self.process.pid) and self._idle[0]:
+            if self._send(signal.SIGSTOP) and self._is_stopped() and self._idle[0]:
                 return self.kill()
-            _kill(self.process.pid, signal.SIGCONT)
+            self._send(signal.SIGCONT)
             time.sleep(random.random() / 100)
         return False
 
     def kill_trial(self):
         """Kills the process of a trial; returns whether there was one."""
-        return any(_kill(pid, signal.SIGKILL) for pid in children_of(self.process.pid)[-1:])
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for trial in psutil.Process(self.process.pid).children()[-1:]:
+                trial.kill()
+                return True
+        return False
+
+    def _send(self, number):
+        """Sends a signal; returns whether the process still ran."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(self.process.pid).send_signal(number)
+            return True
+        return False
+
+    def _is_stopped(self):
+        """Waits until the process, which was told so, has stopped; returns False if it has ended."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while (status := psutil.Process(self.process.pid).status()) not in (psutil.STATUS_STOPPED, *ENDED):
+                time.sleep(0.001)
+            return status == psutil.STATUS_STOPPED
+        return False
 
 
 class Sweep:
@@ -163,48 +182,10 @@ class Sweep:
         assert self.until(lambda: not left_in(self.folder)), left_in(self.folder)
 
 
-def children_of(pid):
-    """Returns the process ids of the children of a process."""
-    return [number for number, parent in _parents() if parent == pid]
-
-
 def left_in(folder):
     """Returns the process ids of all processes that work in a folder."""
-    found = []
-    for number, _ in _parents():
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{number}/cwd") == str(folder):
-                found.append(number)
-    return found
-
-
-def _parents():
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with contextlib.suppress(OSError, ValueError):
-                status = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                if status[0] != "Z":
-                    yield int(name), int(status[1])
-
-
-def _is_stopped(pid):
-    """Waits until a process that was told so has stopped; returns False if it has ended."""
-    while True:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return False
-        if state in "TZ":
-            return state == "T"
-        time.sleep(0.001)
-
-
-def _kill(pid, number):
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
+    running = [process for process in psutil.process_iter(["cwd", "status"]) if process.info["status"] not in ENDED]
+    return [process.pid for process in running if process.info["cwd"] == str(folder)]
 
 
 def run_verb(words):

@@ -80,7 +80,7 @@ def test_names_that_modules_register_with_model_garden(tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(text.replace("dict", f"lambda: '{name}'"))
     listed = run_command(["list", "--import=one", "--json"], cwd=tmp_path, folder=tmp_path)
-    assert [each["name"] for each in json.loads(listed.out)["experiments"]] == ["other", "twice"]
+    assert [experiment["name"] for experiment in json.loads(listed.out)["experiments"]] == ["other", "twice"]
     done = run_command(["show", "twice", "--import=one", "--import=two"], cwd=tmp_path, folder=tmp_path)
     assert done.code == 2
     said = "error: two.py:5: two cannot be imported (named by --import=two): KeyError: 'Function or class twice"

@@ -14,7 +14,7 @@ from official_trainer.processes.forked import ForkedProcess
 from tests import ROOT
 from tests.support.cases import cases
 from tests.support.chaos import disk
-from tests.support.processes.jobs import until
+from tests.support.processes.jobs import is_alive, until
 
 WAIT = "print(os.getpid(), flush=True)\nimport time\ntime.sleep(600)"
 FORKED = """
@@ -53,10 +53,6 @@ class Commands:
 def commands(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     return Commands(tmp_path)
-
-
-def is_gone(pid):
-    return not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
 
 
 def pid_in(output):
@@ -142,7 +138,7 @@ def test_the_fork_server_is_killed(commands):
     os.kill(pid_in(commands.output), signal.SIGKILL)
     connection.wait([process.sentinel], 60)
     assert process.exit_code() == -signal.SIGKILL
-    until(lambda: is_gone(process.pid))
+    until(lambda: not is_alive(process.pid))
     with disk.preloaded():  # the new server is also that of the tests that follow
         assert commands.run("print('well')") == (0, ["well"])
 
@@ -194,7 +190,7 @@ def test_no_process_outlives_its_driver(number, tmp_path):
     with subprocess.Popen(words, env=environ, cwd=tmp_path, start_new_session=True) as driver:
         pid = pid_in(output)
         os.killpg(driver.pid, number)
-    until(lambda: is_gone(pid))
+    until(lambda: not is_alive(pid))
     until(lambda: not [name for name in os.listdir("/proc") if name.isdecimal() and _group(name) == pid])
 
 
