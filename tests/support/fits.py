@@ -106,35 +106,6 @@ def own_steps(k: Any) -> Any:
     return model
 
 
-def own_results(k: Any) -> Any:
-    """A loss and metrics of the model's own."""
-
-    class OwnResults(k.Model):
-        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **training):
-            return 2 * super().compute_loss(x, y, y_pred, sample_weight, **training)
-
-        def compute_metrics(self, x, y, y_pred, sample_weight=None):
-            return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": tf.reduce_max(y_pred)}
-
-    model = deep(k)
-    return OwnResults(model.inputs, model.outputs)
-
-
-def subclassed(k: Any) -> Any:
-    """Built by its first batch; its call takes no `training`."""
-
-    class Subclassed(k.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense, self.last = k.layers.Dense(4, "relu"), k.layers.Dense(CLASSES)
-
-        def call(self, x):
-            return self.last(self.dense(x))
-
-    k.utils.set_random_seed(1)
-    return Subclassed()
-
-
 def adding(k: Any) -> Any:
     """A layer that adds a loss of what it gets."""
 
@@ -456,9 +427,7 @@ MODELS = {
             lambda k: k.layers.SimpleRNN(4),
         ),
     ),
-    "subclassed, built by its first batch": validated(model=subclassed, kerases="3"),
     "steps of the model": validated(model=own_steps),
-    "results of the model": validated(model=own_results),
     "frozen after compile": Fit(model=deep, before=freeze, kerases="2"),
     "frozen before compile": Fit(model=deep, before=freeze_and_compile),
     "dropout": Fit(model=of(lambda k: k.layers.Dropout(0.5)), differs={"2": DRAWS, "3": DRAWS}),
