@@ -100,3 +100,10 @@ def generated(count, *arrays):
     for number in range(count):
         rows = slice(number * 10 % EXAMPLES, number * 10 % EXAMPLES + 10)
         yield tuple(array[rows] for array in arrays or examples())
+
+
+def assert_alike(history, expected, rtol=1e-6):
+    """Compares the numbers of two histories."""
+    assert history.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(history[name], values, rtol=rtol, err_msg=name)

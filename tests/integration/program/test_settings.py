@@ -14,8 +14,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from official_trainer.stopping import PreemptedError
 from tests.support.cases import full
-from tests.support.programs import CLASSES, FEATURES, examples, lightly
-from tests.support.replicas import assert_alike
+from tests.support.programs import CLASSES, FEATURES, assert_alike, examples, lightly
 
 X, Y = (array[:48] for array in examples())
 IN_THREE = TrainerConfig(gradient_accumulation_steps=3)

@@ -6,9 +6,23 @@ import numpy as np
 import pytest
 
 from official_trainer.lazy import keras, tf
+from official_trainer.program import Program
 from tests.support.cases import cases
-from tests.support.programs import CLASSES, FEATURES
-from tests.support.replicas import X, Y, assert_alike, on
+from tests.support.programs import CLASSES, FEATURES, assert_alike, examples, lightly
+from tests.support.toy import strategy_of
+
+X, Y = examples()
+
+
+def build():
+    pixels = keras.Input([FEATURES])
+    return keras.Model(pixels, keras.layers.Dense(CLASSES, kernel_regularizer="l2")(pixels))
+
+
+def on(strategy, make=build, model_dir=None, **settings):
+    keras.utils.set_random_seed(1)
+    with strategy_of(strategy).scope():
+        return lightly(Program(make(), model_dir), **settings)
 
 
 def test_callbacks_and_a_step_of_the_models_own(tmp_path):
