@@ -11,7 +11,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
-from tests.support.cases import cases, full
+from tests.support.cases import full
 from tests.support.docs.session import first_run
 from tests.support.forked import run_command
 
@@ -53,24 +53,6 @@ def test_digits_cnn_learns():
     """The experiment of the README: at least 97 % of held-out digits are read right."""
     model_dir, _ = first_run()
     assert record(model_dir)["best"]["value"] >= 0.97
-
-
-@pytest.mark.parametrize("strategy", cases(["one_device", "mirrored"], "mirrored"))
-def test_other_strategies_from_the_command_line(strategy, model_dir):
-    """T16: one device, and two replicas on a split CPU."""
-    sets = [f"--set=runtime.distribution_strategy={strategy}", "--set=runtime.num_logical_cpus=2"]
-    done = train(model_dir, smoke("digits_mlp"), *sets, experiment="digits_mlp")
-    assert done.code == 0, done.err
-    assert ("2 CPUs, mirrored" if strategy == "mirrored" else "1 CPU") in done.out
-
-
-def test_runtime_settings_from_the_command_line(model_dir):
-    """T13, T15: precision and averaging."""
-    sets = ["runtime.mixed_precision_dtype=bfloat16", "trainer.optimizer_config.ema={average_decay: 0.9}"]
-    words = [f"--set={value}" for value in sets]
-    done = train(model_dir, smoke("digits_mlp"), *words, "--quiet", experiment="digits_mlp")
-    assert (done.code, done.out) == (0, ""), done.err
-    assert record(model_dir)["final_metrics"]["validation_loss"] > 0
 
 
 def test_a_loss_that_blows_up_ends_with_exit_code_4(model_dir):
