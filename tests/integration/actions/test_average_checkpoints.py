@@ -14,7 +14,6 @@ from official_trainer.actions.batch_norm import BatchNormError, BatchNormStatist
 from official_trainer.actions.schedule import ActionError
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.store import CheckpointStore
-from official_trainer.config import ConfigError
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
@@ -372,18 +371,3 @@ def test_a_run_that_averages_already_is_refused_before_the_first_step(tmp_path):
     trainer = toy.build(toy.experiment(ema=EMAConfig(average_decay=0.9)))
     with pytest.raises(AverageError, match="leave out one of the two"):
         AverageCheckpointsConfig().build().on_step(nothing_saved(trainer))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ("last: 1", "last: is 1, the model as it is; average more, or set recalibrate_batch_norm"),
-        ("directory: best", "directory: is 'best', which the run uses itself; name another folder"),
-        ("directory: a/b", "directory: is 'a/b'; it must be the name of one folder"),
-        ("directory: train", "directory: is 'train', which the run uses itself; name another folder"),
-    ],
-)
-def test_a_config_that_makes_no_sense_is_refused(fields, message):
-    """G15, T19: with the fix."""
-    with pytest.raises(ConfigError, match=f"trainer.actions.0..{message}"):
-        toy.resolved("norm_run", f"trainer.actions=[{{type: average_checkpoints, {fields}}}]")

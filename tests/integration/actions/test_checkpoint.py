@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import files
 from official_trainer.actions.checkpoint import CheckpointConfig
 from official_trainer.actions.schedule import ActionError
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.kept import latest
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.config import ConfigError, When
+from official_trainer.config import When
 from official_trainer.config.optimization import EMAConfig
 from tests.support import runs, scripted_runs
 
@@ -62,25 +61,6 @@ def test_one_name_is_a_path_that_stays(model_dir):
     scripted_runs.do(model_dir, best, scores=SCORES, train_steps=30)  # the direction of `score` holds in sets too
     assert steps(model_dir) == {"best": 10}
     assert manifest.read(f"{model_dir}/checkpoints/best", 10).extra["logs"]["dev/score"] == -0.5
-
-
-def test_what_is_refused_before_anything_is_built(model_dir):
-    """C1, C3, C6: messages of the config."""
-    refused = {
-        r"actions\[0\].template: cannot hold {step:q}: Unknown format code 'q'": CheckpointConfig(template="{step:q}"),
-        r"\[0\].directory: is '../other'; it must be the name of one folder": CheckpointConfig(directory="../other"),
-        r"is 'best', which the run uses itself; name another folder": CheckpointConfig(directory="best"),
-        r"actions\[0\].mode: has no effect without monitor": CheckpointConfig(mode="min"),
-        r"save_best_only: needs monitor: the metric that says": CheckpointConfig(save_best_only=True),
-        r"initial_value_threshold: has no effect": CheckpointConfig(initial_value_threshold=0.5),
-    }
-    for message, config in refused.items():
-        with pytest.raises(ConfigError, match=message):
-            scripted_runs.do(model_dir, config)
-    message = r"actions\[1\].directory: is 'checkpoints', like that of another checkpoint, and each would delete"
-    with pytest.raises(ConfigError, match=message):
-        scripted_runs.do(model_dir, CheckpointConfig(), CheckpointConfig(name="other"))
-    assert not files.exists(model_dir)
 
 
 def test_a_metric_that_is_not_there_is_refused_before_training(model_dir):

@@ -10,11 +10,9 @@ import types
 
 import pytest
 
-from official_trainer import config as configuration
 from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.command import CommandConfig
 from official_trainer.actions.schedule import ActionError, Schedule
-from official_trainer.config import ConfigError, ExperimentConfig
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.stopping import PreemptedError, StopRequest
 from tests.support.action_runs import NAME, do
@@ -105,26 +103,6 @@ def test_the_best_evaluation_is_told_of(model_dir, tmp_path):
     accuracies = [json.loads(row["METRICS"])["accuracy"] for row in rows if row["EVENT"] == "eval"]
     better = [number for number, value in enumerate(accuracies) if value > max(accuracies[:number], default=-1.0)]
     assert [int(row["STEP"]) for row in rows if row["EVENT"] == "best"] == [20 * (number + 1) for number in better]
-
-
-# The config.
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{type: command, argv: 'echo hi'}", r"argv: must be a list of texts, got the quoted text 'echo hi'; write \["),
-        ("{type: command}", r"argv: must name a program, for example \["),
-        ("{type: command, argv: [a], events: []}", "events: must name at least one event"),
-        ("{type: command, argv: [a], events: [end, end]}", "events: names an event twice"),
-        ("{type: command, argv: [a], events: [ende]}", "events.0.: .*got 'ende'; .*did you mean 'end'"),
-        ("{type: command, argv: [a], when: {every: 5}}", "when: has no effect unless events has step, eval or best"),
-    ],
-)
-def test_what_is_wrong_in_the_config_is_said(section, message):
-    """At once, with its place."""
-    with pytest.raises(ConfigError, match=message):
-        configuration.resolve(ExperimentConfig(), experiment="x", sets=(f"trainer.actions=[{section}]",))
 
 
 def test_no_shell_reads_the_arguments(tmp_path):

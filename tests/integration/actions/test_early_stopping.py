@@ -145,9 +145,7 @@ def test_a_direction_that_nobody_declares_is_asked_for(model_dir):
 
 
 def test_what_cannot_be_monitored(model_dir):
-    """C1: nothing, a name that is not there, anything in a mode without evaluations."""
-    with pytest.raises(ConfigError, match=r"actions\[0\].monitor: must name a metric .* monitor: validation_loss"):
-        scripted_runs.do(model_dir, EarlyStoppingConfig())
+    """C1: a name that is not there, anything in a mode without evaluations."""
     with pytest.raises(
         LookupError, match=r"action 'early_stopping': evaluation does not produce 'scores'; .*'score'\?"
     ):

@@ -10,7 +10,6 @@ import tensorflow as tf
 from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.export_saved_model import ExportSavedModelConfig
-from official_trainer.config import ConfigError
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.lazy import keras
 from official_trainer.tasks import export
@@ -95,16 +94,3 @@ def test_another_way_from_an_earlier_step_replaces_exports(tmp_path):
     assert files.list_dir(folder) == ["6", "8"]
     action.on_end(to(6), None)
     assert files.list_dir(folder) == ["6"]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("best", "is 'best', which the run uses itself; name another folder"),
-        ("..", "is '..'; it must be the name of one folder"),
-    ],
-)
-def test_a_folder_that_is_taken_or_none_is_refused(name, message):
-    """T19: with the fix."""
-    with pytest.raises(ConfigError, match=f"trainer.actions.0..directory: {message}"):
-        toy.resolved("exported_run", f"trainer.actions=[{{type: export_saved_model, directory: {name}}}]")

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import config as configuration
 from official_trainer import inputs
-from official_trainer.config import ConfigError, schema
+from official_trainer.config import schema
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainData
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import data_service
@@ -217,35 +216,6 @@ def test_roles_end_when_they_are_told_to(service):
     for command in commands:
         os.kill(command.process.pid, signal.SIGTERM)
     assert [command.wait().code for command in commands] == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("sets", "said"),
-    [
-        (["task.train_data.enable_tf_data_service=true"], "is needed with enable_tf_data_service: grpc://host:port"),
-        (
-            [
-                "task.validation_data.enable_tf_data_service=true",
-                "task.validation_data.tf_data_service_address=grpc://a:1",
-            ],
-            "is for training data only: a service may lose examples of an evaluation",
-        ),
-        (
-            [
-                "task.train_data.enable_tf_data_service=true",
-                "task.train_data.tf_data_service_address=grpc://a:1",
-                "trainer.recovery_max_trials=1",
-                "trainer.recovery_data=skip_batch",
-            ],
-            "skip_batch needs batches in a fixed order",
-        ),
-    ],
-)
-def test_settings_that_cannot_be_kept(sets, said):
-    """N7"""
-    with pytest.raises(ConfigError) as caught:
-        configuration.resolve(schema.ExperimentConfig(), experiment="any", sets=sets)
-    assert said in str(caught.value)
 
 
 def train(service, name, *sets):
