@@ -13,7 +13,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.chaos.compare import differences, id_lines
 from tests.support.chaos.runs import Variant
 from tests.support.distributed.workers import argv_of, cluster, phase_of, run_to_end, steps_done
-from tests.support.forked import Command, run_command
+from tests.support.forked import run_command
 from tests.support.runs import differences as differences_of_runs
 from tests.support.runs import rows
 
@@ -40,7 +40,6 @@ def send_pickles():
 
 
 NUM_HELD_OUT = 1438
-TWO = '{"cluster": {"worker": ["127.0.0.1:11", "127.0.0.1:12"]}, "task": {"type": "worker", "index": 1}}'
 
 
 def test_two_workers_train_as_two_replicas_of_one_process_do(workspace, unbroken):
@@ -120,14 +119,6 @@ def test_workers_that_were_not_started_alike_are_refused(workspace, tmp_path):
             ), said
 
 
-def test_what_has_no_effect_in_a_cluster_is_refused(workspace, tmp_path):
-    """T16: a flag that would be ignored is said before TensorFlow is imported."""
-    argv = argv_of(workspace, tmp_path / "run", "runtime.num_logical_cpus=2")
-    done = Command(argv, cwd=workspace.folder, folder=tmp_path, env={"TF_CONFIG": TWO}).wait()
-    assert done.code == 2
-    assert "runtime.num_logical_cpus: has no effect in the cluster of TF_CONFIG; leave it out" in done.err
-
-
 def test_a_worker_that_does_not_come_is_named(workspace, tmp_path):
     """T16: the wait for the others is bounded, and says who is missing."""
     with cluster(workspace, tmp_path / "run", "runtime.rendezvous_timeout_seconds=1") as started:
@@ -135,30 +126,6 @@ def test_a_worker_that_does_not_come_is_named(workspace, tmp_path):
         assert started.wait("worker", 0) == 75, started.outputs()
         address = started.addresses["worker"][1]
         assert f"worker 1 ({address}) did not answer within 1 seconds" in started.err("worker", 0)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "tf_config", "message"),
-    [
-        ("mirrored", TWO, "mirrored is for one process, and by TF_CONFIG this is worker 1 of 2 × worker; use auto"),
-        (
-            "parameter_server",
-            TWO,
-            "parameter_server needs a chief, workers and parameter servers, and TF_CONFIG has ",
-        ),
-        (
-            "multi_worker_mirrored",
-            "",
-            "multi_worker_mirrored needs several workers, and their addresses are not configured",
-        ),
-    ],
-)
-def test_a_strategy_that_does_not_go_with_the_cluster_is_refused(workspace, tmp_path, strategy, tf_config, message):
-    """T16: with exit code 2, before TensorFlow is imported."""
-    argv = [*argv_of(workspace, tmp_path / "run"), f"--set=runtime.distribution_strategy={strategy}"]
-    done = Command(argv, cwd=workspace.folder, folder=tmp_path, env={"TF_CONFIG": tf_config}).wait()
-    assert done.code == 2
-    assert message in done.err
 
 
 @pytest.mark.full

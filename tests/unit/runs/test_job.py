@@ -50,8 +50,8 @@ EXPERIMENT = '''
 '''
 
 
-def refusal(monkeypatch, path, imports, *sets, cluster=None):
-    """Returns the first problem of a job that has another one as well."""
+def refusal(monkeypatch, path, imports, *sets, cluster=None, about="Keras 3"):
+    """Returns the problem of a job that is about something; the job has another one as well."""
     (path / "experiments").mkdir(parents=True)
     (path / "experiments" / "zeros.py").write_text(textwrap.dedent(EXPERIMENT).replace("IMPORT", imports))
     with packages.as_it_was(monkeypatch):
@@ -61,7 +61,7 @@ def refusal(monkeypatch, path, imports, *sets, cluster=None):
             check_ready(job)
     messages = [problem.message for problem in refused.value.problems]
     assert any("trainer.train_steps: is 0" in message for message in messages)
-    return next((message for message in messages if "Keras 3" in message), "")
+    return next((message for message in messages if about in message), "")
 
 
 @pytest.mark.parametrize("name", ["parameter_server", "tpu"])
@@ -84,3 +84,20 @@ def test_parameter_servers_of_the_environment(tmp_path, monkeypatch):
     message = refusal(monkeypatch, tmp_path, "import keras", cluster=cluster)
     assert "parameter_server is for models of tf_keras" in message
     assert "leave out the parameter servers of TF_CONFIG; or build the model with" in message
+
+
+def test_what_does_not_go_with_the_cluster_is_refused(tmp_path, monkeypatch):
+    """T16: a strategy, with what would go, and what has no effect; before TensorFlow is imported."""
+    two = checked_cluster({"worker": ["a:1", "a:2"]}, "worker", 1, "TF_CONFIG")
+    for text, cluster, said in (
+        ("mirrored", two, "mirrored is for one process, and by TF_CONFIG this is worker 1 of 2 × worker; use auto"),
+        (
+            "parameter_server",
+            two,
+            "parameter_server needs a chief, workers and parameter servers, and TF_CONFIG has no",
+        ),
+        ("multi_worker_mirrored", None, "multi_worker_mirrored needs several workers, and their addresses are not "),
+        ("auto, num_logical_cpus: 2", two, "num_logical_cpus: has no effect in the cluster of TF_CONFIG; leave it out"),
+    ):
+        asked, imports = f"runtime={{distribution_strategy: {text}}}", "from official_trainer.lazy import keras"
+        assert refusal(monkeypatch, tmp_path / text, imports, asked, cluster=cluster, about=said)
