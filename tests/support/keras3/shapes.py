@@ -2,7 +2,6 @@
 
 EXPECTED = {
     "functional": ["dense/kernel", "norm/beta", "norm/moving_mean", "norm/moving_variance", "head/kernel"],
-    "sequential": ["dense/kernel", "dense_1/kernel"],
     "built_later": ["dense/kernel", "dense_1/kernel"],
     "lists": ["scale", "variable", "variable_1", "dense/kernel", "dense_1/kernel", "same/kernel", "same_2/kernel"],
     "nested": ["functional/same/kernel", "functional_1/same/kernel", "sequential/dense/kernel", "dense/kernel"],
@@ -11,7 +10,6 @@ EXPECTED = {
         "bidirectional/forward_gru/gru_cell/kernel", "bidirectional/forward_gru/gru_cell/recurrent_kernel",
         "bidirectional/backward_gru/gru_cell/kernel", "bidirectional/backward_gru/gru_cell/recurrent_kernel",
     ],
-    "lora": ["dense/kernel", "dense/lora_kernel_a", "dense/lora_kernel_b", "head/kernel"],
     "numbered": ["dense/kernel", "dense_1/kernel", "dense_2/kernel"],
 }  # fmt: skip
 
@@ -47,8 +45,6 @@ def build(shape):
         return keras.Model(
             given, dense(name="head")(keras.layers.BatchNormalization(scale=False, name="norm")(dense()(given)))
         )
-    if shape == "sequential":
-        return keras.Sequential([given, dense(), dense()])
     if shape == "built_later":
         model = keras.Sequential([dense(), dense()])
         model.build([None, 4])
@@ -65,11 +61,6 @@ def build(shape):
     if shape == "wrapped":
         sequence = keras.Input([3, 4])
         return keras.Model(sequence, keras.layers.Bidirectional(keras.layers.GRU(2, use_bias=False))(sequence))
-    if shape == "lora":
-        layer = dense()
-        model = keras.Model(given, dense(name="head")(layer(given)))
-        layer.enable_lora(2)
-        return model
     return keras.Model(
         given, dense(name="dense_60000")(dense()(dense(name="dense_70000")(given)))
     )  # numbers that Keras has not reached
