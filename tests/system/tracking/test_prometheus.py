@@ -1,13 +1,13 @@
-"""The tracker `prometheus`: its address; and the files of `launch/observability`, read by Prometheus's own tool."""
+"""The tracker `prometheus`: its address; and a real run, killed once, that a real Prometheus scrapes."""
 
 import json
+import os
 import re
-import shutil
+import signal
 import subprocess
 import urllib.request
 
 import pytest
-import yaml
 
 pytest.importorskip("prometheus_client", reason="NOT TESTED: pip install 'official-trainer[prometheus]'")
 
@@ -17,21 +17,11 @@ from official_trainer.tracking.prometheus import PrometheusConfig
 from official_trainer.tracking.run_metrics import HELP
 from official_trainer.tracking.threads import ThreadedTracker, TrackerError
 from tests import ROOT
+from tests.support import prometheus
+from tests.support.forked import Command
+from tests.support.prometheus import FILES, Prometheus, until
 
-FILES = ROOT / "launch" / "observability"
-HAS_PROMTOOL = shutil.which("promtool") is not None
-real = pytest.mark.skipif(
-    not HAS_PROMTOOL, reason="PROMETHEUS IS NOT TESTED: apt-get install -y --no-install-recommends prometheus"
-)
-
-
-def queries():
-    """Returns the queries of the dashboard, with its variables filled in, and of the rules."""
-    board = json.loads((FILES / "grafana.json").read_text())
-    targets = [target for panel in board["panels"] for target in panel["targets"]]
-    shown = [target["expr"] for target in (*targets, *board["annotations"]["list"])]
-    filled = [query.replace("$run", ".*").replace("$__rate_interval", "1m") for query in shown]
-    return filled + [rule["expr"] for rule in yaml.safe_load((FILES / "alerts.yml").read_text())["groups"][0]["rules"]]
+real = pytest.mark.skipif(bool(prometheus.why_not()), reason=prometheus.why_not())
 
 
 def began(place, on_error="warn", **fields):
@@ -68,7 +58,7 @@ def test_a_free_port_is_named_and_answers_while_the_run_runs(place, caplog, addr
     told.flush()
     text = scraped(url)
     assert 'official_trainer_metric{name="dev/accuracy",run="run",split="validation"} 0.5' in text
-    if HAS_PROMTOOL:  # names, types, units and help as Prometheus wants them
+    if not prometheus.why_not():  # names, types, units and help as Prometheus wants them
         done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     told.end(Outcome())
@@ -79,7 +69,7 @@ def test_a_free_port_is_named_and_answers_while_the_run_runs(place, caplog, addr
 
 def test_a_port_that_is_taken_costs_the_run_one_warning(place, caplog):
     """N48: and with `on_error: fail` it ends the run."""
-    (port,) = free_ports(1)
+    port = free_ports(1)[0]
     first = began(place, port=port)
     said = f"port {port} of 127.0.0.1 is taken, perhaps by another run of this machine; name another trainer.trackers "
     second = began(place, port=port)
@@ -110,7 +100,7 @@ def test_an_evaluation_by_itself_opens_nothing(place, caplog):
 
 def test_dashboard_and_rules_use_names_that_are_told():
     """N48: and each name is in one of them, or it would be told for nothing."""
-    used = {name for query in queries() for name in re.findall(r"\bofficial_trainer_(\w+)", query)}
+    used = {name for _, query in prometheus.queries() for name in re.findall(r"\bofficial_trainer_(\w+)", query)}
     assert used == HELP.keys()
     tested = set(re.findall(r"official_trainer_(\w+)\{", (FILES / "alerts_test.yml").read_text()))
     assert tested <= HELP.keys()
@@ -130,13 +120,53 @@ def test_promtool_takes_the_files(words):
 
 
 @real
-def test_promtool_takes_the_queries_of_the_dashboard(tmp_path):
-    """N48: each is one that Prometheus understands."""
-    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries())]
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
-    done = subprocess.run(["promtool", "check", "rules", "rules.yml"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"SUCCESS: {len(rules)} rules found" in done.stdout
+def test_a_run_that_is_killed_once_as_prometheus_sees_it(tmp_path):
+    """N48: its numbers; every query of the dashboard and the rules; gone; back, as the same line; and ended."""
+    run_dir, port = tmp_path / "run", free_ports(1)[0]
+    steps = ["trainer.train_steps=10000000", "trainer.summary_interval=1000", "trainer.checkpoint_interval=5000"]
+    more = ["trainer.validation_interval=5000", "trainer.export.at_end=false"]
+    sets = [*steps, *more, f"trainer.trackers=[{{type: prometheus, port: {port}}}]"]
+
+    def start(*more):
+        words = ["--experiment=digits_mlp", f"--model_dir={run_dir}", *sets, *more]
+        return Command(["train", *words], cwd=ROOT, folder=tmp_path)
+
+    with Prometheus(tmp_path, port) as server:
+        job = start()
+
+        def has(expression):
+            return until(lambda: server.query(expression), lambda: f"{expression}\n{job.out}\n{job.err}")
+
+        has("official_trainer_last_checkpoint_step >= 10000")
+        for name in HELP:
+            has(f"official_trainer_{name}")
+        for place, query in prometheus.queries():
+            server.query(query)  # which Prometheus must understand
+            if place.startswith("grafana") and place != "grafana.json: annotations":
+                has(query)
+        written = json.loads((run_dir / "run.json").read_text())
+        ((labels, _),) = server.query("official_trainer_run_info")
+        assert (labels["run_id"], labels["model_dir"]) == (written["run_id"], str(run_dir))
+        assert server.number("official_trainer_end_step") == 10_000_000
+        loss = 'official_trainer_metric{split="train", name="training_loss"}'
+        assert 0 <= server.number(loss) < 10
+        assert 0 <= server.number("time() - official_trainer_last_checkpoint_timestamp_seconds") < 3600
+        assert 0 < server.number("official_trainer_goodput_ratio") <= 1
+        assert server.number("process_resident_memory_bytes") > 1e8
+
+        os.kill(job.process.pid, signal.SIGKILL)
+        job.process.join()
+        has('up{job="official-trainer"} == 0')
+        assert not server.query("official_trainer_step")
+        saved_step = json.loads((run_dir / "run.json").read_text())["last_checkpoint_step"]
+
+        job = start("trainer.train_steps=100000000", "--allow_config_change")
+        has("official_trainer_restarts_total == 1")
+        assert server.number("official_trainer_step") >= saved_step
+        assert server.number("count(count_over_time(official_trainer_step[1h]))") == 1
+        os.kill(job.process.pid, signal.SIGTERM)
+        assert job.wait().code == 143
+        has('up{job="official-trainer"} == 0')
 
 
 def test_the_guide_has_each_name():
