@@ -1,6 +1,6 @@
-"""The target of a command: the experiment, its resolved configuration and its run directory.
+"""What a command is about: a job, with an experiment, its resolved configuration and its run directory.
 
-Owns: the way from shared flags to those three; the workspace; the default of `--model_dir`; reading back a run.
+Owns: the way from shared flags to a job; the workspace; the default of `--model_dir`; reading back a run.
 Does not own: resolving values (`config/`), finding experiments (`tasks/registry.py`).
 """
 
@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import os
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from official_trainer import files
 from official_trainer.cli import flags, terminal
@@ -21,78 +21,63 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from official_trainer.config import ExperimentConfig, Resolved
-    from official_trainer.garden.gin_bindings import Bindings
     from official_trainer.runs.job import Job
 
 
 NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
 
 
-class Target(NamedTuple):
-    """An experiment, its configuration, its run directory, and its gin bindings."""
-
-    experiment: str
-    resolved: Resolved
-    model_dir: str
-    gin: Bindings | None
-
-
-def from_flags(arguments: argparse.Namespace) -> Target:
-    """Resolves the experiment that the flags name.
+def from_flags(arguments: argparse.Namespace, mode: str) -> Job:
+    """Returns what the flags name as a job of a mode.
 
     Raises:
       UsageError: no experiment is named, or two are.
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
-    experiment = named_experiment(arguments)
-    return _target(experiment, arguments)
+    return _job(named_experiment(arguments), arguments, mode)
 
 
-def from_flags_or_run(arguments: argparse.Namespace) -> Target:
-    """Resolves the experiment that the flags name, or else the one that ran in `--model_dir`, as it ran.
+def from_flags_or_run(arguments: argparse.Namespace, mode: str) -> Job:
+    """Returns the experiment that the flags name, or else the one that ran in `--model_dir`, as it ran, as a job.
 
     Raises:
       UsageError: neither names an experiment.
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
     if arguments.experiment or arguments.name or arguments.model_dir == "":
-        return from_flags(arguments)
+        return from_flags(arguments, mode)
     if not arguments.model_dir:
         raise UsageError(_none_named(arguments, "name a run or an experiment: --model_dir=DIR or --experiment=NAME"))
     run_dir = os.path.expanduser(arguments.model_dir)
-    return _target(recorded_experiment(run_dir), arguments, run_dir)
+    return _job(recorded_experiment(run_dir), arguments, mode, run_dir)
 
 
-def _target(experiment: str, arguments: argparse.Namespace, run_dir: str | None = None) -> Target:
+def _job(experiment: str, arguments: argparse.Namespace, mode: str, run_dir: str | None = None) -> Job:
     """Resolves an experiment, and shows on a terminal that it is loaded, as its modules may import much."""
     from official_trainer.garden import gin_bindings
+    from official_trainer.runs.job import Job
     from official_trainer.tracking.console import working
 
     is_quiet = getattr(arguments, "quiet", False) or getattr(arguments, "json", False)
     with working(f"loading {printable(experiment)}", quiet=is_quiet):
         resolved = resolve(experiment, arguments, run_dir=run_dir)
-    model_dir = run_dir or model_dir_of(experiment, arguments)
-    return Target(experiment, resolved, model_dir, gin_bindings.read(arguments.gin_file, arguments.gin_params))
+    return Job(
+        experiment=experiment,
+        resolved=resolved,
+        model_dir=run_dir or model_dir_of(experiment, arguments),
+        mode=mode,
+        quiet=arguments.quiet,
+        argv=arguments.argv,
+        allow_config_change=getattr(arguments, "allow_config_change", False),
+        gin=gin_bindings.read(arguments.gin_file, arguments.gin_params),
+        until_step=flags.read_number(arguments, "until_step", least=1) if hasattr(arguments, "until_step") else None,
+    )
 
 
 def read_run(arguments: argparse.Namespace) -> None:
     """Takes the directory of a run in the place of an experiment, as in `export runs/digits`, as `--model_dir`."""
     if arguments.name and not arguments.experiment and not arguments.model_dir and is_run(arguments.name):
         arguments.model_dir, arguments.name = arguments.name, None
-
-
-def job_of(target: Target, arguments: argparse.Namespace, mode: str) -> Job:
-    """Returns what the flags name as a job, for what is tried out without a run directory."""
-    from official_trainer.runs.job import Job
-
-    return Job(
-        experiment=target.experiment,
-        resolved=target.resolved,
-        model_dir=target.model_dir,
-        mode=mode,
-        quiet=arguments.quiet,
-        gin=target.gin,
-    )
 
 
 def names_experiment(arguments: argparse.Namespace) -> bool:

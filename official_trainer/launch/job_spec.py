@@ -142,7 +142,6 @@ def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
         flags.read_checkpoint(arguments)
         return mode
     flags.refuse_idle_prediction(arguments, mode)
-    train.read_until_step(arguments, mode)
     if mode not in modes.TRAINING_MODES:
         raise UsageError(f"--mode={mode} does not train: use `official-trainer train --mode={mode}`, or --evaluator")
     if profile.evaluator and modes.TRAINING_MODES[mode] != "never":
@@ -201,34 +200,22 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
       check: refuses a job that cannot be trained.
     """
     from official_trainer.launch.spec import training_job
-    from official_trainer.runs.job import Job
 
-    experiment, resolved, model_dir, gin = target.from_flags(arguments)
-    counts = profile.counts
+    job, counts = target.from_flags(arguments, mode), profile.counts
     predicts = mode == "predict"  # each process uses its own devices, so any strategy is fine
     if not predicts:
-        refuse_strategy(resolved, counts)
+        refuse_strategy(job.resolved, counts)
     # As its chief sees it, without addresses; a single process is in no cluster.
     addresses = {role: ("",) * counts[role] for role in (CHIEF, WORKER, PS) if counts[role]}
     cluster = None
     if not predicts and sum(map(len, addresses.values())) > 1:
         cluster = Cluster(addresses=addresses, role=next(iter(addresses)), index=0, source="launch")
-    startable = Job(
-        experiment=experiment,
-        resolved=resolved,
-        model_dir=model_dir,
-        mode=mode,
-        allow_config_change=arguments.allow_config_change,
-        cluster=cluster,
-        gin=gin,
-        gpus=profile.resources.gpus,
-    )
-    check(startable)
-    grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
+    check(dataclasses.replace(job, cluster=cluster, gpus=profile.resources.gpus))
+    runtime = job.config.runtime
+    grace = runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
     gpus = {role: profile.resources_of(role).gpus for role in counts}
-    job = training_job(counts, _words(arguments, train.add_flags), grace_seconds=grace, gpus=gpus)
-    strategy = resolved.config.runtime.distribution_strategy
-    return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy)
+    spec = training_job(counts, _words(arguments, train.add_flags), grace_seconds=grace, gpus=gpus)
+    return dataclasses.replace(spec, model_dir=job.model_dir, cwd=os.getcwd(), strategy=runtime.distribution_strategy)
 
 
 def _words(arguments: argparse.Namespace, add_flags: Callable[[flags.Parser], None]) -> list[str]:

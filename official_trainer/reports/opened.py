@@ -159,6 +159,7 @@ class OpenedRun:
         """
         from official_trainer import config
         from official_trainer.runs import run
+        from official_trainer.runs.job import Job
         from official_trainer.tasks import registry
 
         experiment = self.recorded.experiment
@@ -172,7 +173,8 @@ class OpenedRun:
         base = registry.get_config(experiment, registry.find_workspace(), list(imports))
         params = files.join(self.directory, files.PARAMS_FILE)
         resolved = config.resolve(base, experiment=experiment, config_files=[params])
-        return run.model_of(experiment, resolved, model_dir=self.directory, checkpoint=str(checkpoint))
+        job = Job(experiment=experiment, resolved=resolved, model_dir=self.directory, mode="export", quiet=True)
+        return run.model_of(job, str(checkpoint))
 
 
 def open(directory: str | os.PathLike[str], *, now_seconds: float | None = None) -> OpenedRun:

@@ -84,19 +84,12 @@ def run(  # noqa: PLR0913 - the flags of a command
       UserError: as the command would print it.
       Exception: of the experiment's code, as it was raised; a note has what the command would print.
     """
-    _refuse_idle(mode, until_step, checkpoint)
+    if checkpoint != "latest" and mode not in ("eval", "predict"):
+        what = f"would have no effect with mode {mode}"
+        raise ConfigError([Problem(what, "checkpoint", got=str(checkpoint), fix="leave one of them out")])
     with job_of(experiment, mode, model_dir, overrides, config_files, imports) as job, report.noted():
-        metrics = engine.run(
-            experiment,
-            job.resolved,
-            checkpoint=str(checkpoint),
-            mode=mode,
-            model_dir=job.model_dir,
-            until_step=until_step,
-            allow_config_change=allow_config_change,
-            quiet=quiet,
-        )
-        return _result(job, str(checkpoint), metrics)
+        job = dataclasses.replace(job, until_step=until_step, allow_config_change=allow_config_change, quiet=quiet)
+        return _result(job, str(checkpoint), engine.run(job, checkpoint=str(checkpoint)))
 
 
 def check(
@@ -117,7 +110,7 @@ def check(
         given = model_dir or held.enter_context(tempfile.TemporaryDirectory(prefix="official-trainer-check-"))
         job = held.enter_context(job_of(experiment, mode, given, overrides, config_files, imports))
         held.enter_context(report.noted())
-        for step in engine.check(experiment, job.resolved, mode=mode, model_dir=job.model_dir):
+        for step in engine.check(job):
             if step.error is not None:
                 raise step.error
 
@@ -155,19 +148,6 @@ def _workspace_of_call() -> Path | None:
     caller = next((path for path in paths if not is_ours(path) and path != contextlib.__file__), "")
     beside = registry.find_workspace(os.path.dirname(caller)) if os.path.isfile(caller) else None
     return beside or registry.find_workspace()
-
-
-def _refuse_idle(mode: str, until_step: int | None, checkpoint: str | int) -> None:
-    """Refuses arguments that have no effect in a mode.
-
-    Raises:
-      ConfigError: one is given.
-    """
-    what, fix = f"would have no effect with mode {mode}", "leave one of them out"
-    if until_step is not None and mode not in modes.TRAINING_MODES:
-        raise ConfigError([Problem(what, "until_step", got=str(until_step), fix=fix)])
-    if checkpoint != "latest" and mode not in ("eval", "predict"):
-        raise ConfigError([Problem(what, "checkpoint", got=str(checkpoint), fix=fix)])
 
 
 def _result(job: Job, checkpoint: str, metrics: Mapping[str, Any]) -> RunResult:

@@ -175,6 +175,9 @@ def check_ready(job: Job) -> None:
     check_name(job.model_dir)
     task_classes = [registry.get_task_cls(task, path) for path, task in _tasks(job.config)]
     problems = [*_cluster_problems(job), *_gpu_problems(job)]
+    if job.until_step is not None and job.mode not in modes.TRAINING_MODES:
+        what, fix = f"would have no effect with mode {job.mode}", "leave one of them out"
+        problems.append(Problem(what, "until_step", got=str(job.until_step), fix=fix))
     if any(lazy.imports_keras_3(getattr(cls, "__module__", "")) for cls in task_classes):
         problems += keras_3_problems(job)
     if job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):

@@ -13,16 +13,15 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.config import ConfigError, Resolved
+from official_trainer.config import ConfigError
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import EVALUATOR
 from official_trainer.distributed.environment import SIGNALLED_TOGETHER, cluster_env
 from official_trainer.garden import gin_bindings
-from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import DataError
 from official_trainer.lazy import deferring_idle_keras, load
 from official_trainer.runs import predict
@@ -43,39 +42,34 @@ _DEFAULT_PREDICTION = PredictionSettings()
 
 
 def run(
-    experiment: str,
-    resolved: Resolved,
+    job: Job,
     *,
     checkpoint: str = "latest",
     stop: StopRequest | None = None,
     prediction: PredictionSettings = _DEFAULT_PREDICTION,
-    **job_fields: Any,
 ) -> dict[str, float]:
-    """Runs an experiment in a mode and returns the metrics.
+    """Runs a job in its mode and returns the metrics.
 
     Args:
-      experiment: registered name.
-      resolved: its config.
+      job: what is done; the environment says which processes take part.
       checkpoint: for `eval` and `predict`: `latest`, `best` or a step.
       stop: requests to stop; None for one with the limits of the config.
       prediction: for `predict`: what is predicted, and where it goes.
-      job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
 
     Raises:
       UserError: with the exit code for the kind of failure.
     """
-    job = Job(experiment=experiment, resolved=resolved, **job_fields)
-    cluster = cluster_env(os.environ, resolved.config.runtime)
+    runtime = job.config.runtime
+    cluster = cluster_env(os.environ, runtime)
     if job.mode == "predict":
         if (share := predict.share_of(cluster)) is None:
             return {}
         prediction = dataclasses.replace(prediction, share=share)
     elif cluster is not None and cluster.role == EVALUATOR:
-        job = dataclasses.replace(job, mode="continuous_eval")  # it only reads the run's checkpoints
+        job = dataclasses.replace(job, mode="continuous_eval", until_step=None)  # it only reads the run's checkpoints
     else:
         job = dataclasses.replace(job, cluster=cluster)
     check_startable(job, prediction)
-    runtime = resolved.config.runtime
     if stop is None:
         stop = StopRequest(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
     import_tensorflow(quiet=job.quiet)
@@ -145,31 +139,19 @@ def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTI
     warn(job)
 
 
-def export(
-    experiment: str,
-    resolved: Resolved,
-    *,
-    model_dir: str,
-    checkpoint: str = "latest",
-    output_dir: str | None = None,
-    gin: Bindings | None = None,
-) -> str:
+def export(job: Job, *, checkpoint: str = "latest", output_dir: str | None = None) -> str:
     """Exports a checkpoint of a run as a SavedModel and returns where it is.
 
     Args:
-      experiment: registered name.
-      resolved: its config.
-      model_dir: the run directory.
+      job: the run, with `export` as its mode.
       checkpoint: `latest`, `best` or a step.
       output_dir: the directory of the SavedModel. None is a version of its own in `model_dir/export`, beside that of
         the run unless `checkpoint` is what the run itself exports.
-      gin: what the gin flags bind; None leaves gin alone.
     """
-    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True, gin=gin)
     registry.get_task_cls(job.config.task)
     if problems := list(format_problems(job)):
         raise ConfigError(problems)
-    for path, flag in ((model_dir, "--model_dir"), (output_dir or model_dir, "--output_dir")):
+    for path, flag in ((job.model_dir, "--model_dir"), (output_dir or job.model_dir, "--output_dir")):
         check_name(path, flag)
     from official_trainer.tasks import export as exports
 
@@ -193,20 +175,15 @@ def export(
     return output_dir
 
 
-def model_of(
-    experiment: str, resolved: Resolved, *, model_dir: str, checkpoint: str = "latest"
-) -> keras.Model | MultiTaskModel:
+def model_of(job: Job, checkpoint: str = "latest") -> keras.Model | MultiTaskModel:
     """Builds the model of a run, and returns it with the weights of a checkpoint; averaged ones if the run averages.
 
     Args:
-      experiment: registered name.
-      resolved: its config.
-      model_dir: the run directory, which is not changed.
+      job: the run, with `export` as its mode; nothing in its directory is changed.
       checkpoint: `latest`, `best` or a step.
     """
-    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True)
     registry.get_task_cls(job.config.task)
-    check_name(model_dir)
+    check_name(job.model_dir)
     import_tensorflow(quiet=True)
     from official_trainer.runs.chosen_checkpoint import build_at
 
@@ -219,26 +196,15 @@ def model_of(
     return trainer.model
 
 
-def check(
-    experiment: str,
-    resolved: Resolved,
-    *,
-    metrics: Sequence[str] = (),
-    gin: Bindings | None = None,
-    **job_fields: Any,
-) -> Iterator[CheckStep]:
+def check(job: Job, metrics: Sequence[str] = ()) -> Iterator[CheckStep]:
     """Tries everything the run would do and yields each step as it is done; the first that fails is the last.
 
     Args:
-      experiment: registered name.
-      resolved: its config.
+      job: the run.
       metrics: what evaluations have to produce, beside what the config names.
-      gin: what the gin flags bind; None without gin flags.
-      job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
     """
     import_tensorflow()
     from official_trainer.runs import check as dry_run
 
-    job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
     with gin_in_force(job):
         yield from dry_run.check(job, metrics)

@@ -9,10 +9,9 @@ from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import schema
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import JsonlTracker
-from tests.support import runs, toy
+from tests.support import jobs, runs, toy
 
 
 class ScriptedConfig(schema.TaskConfig):
@@ -49,7 +48,7 @@ def do(model_dir, *actions, scores=None, mode="train_and_eval", **settings):
     keras.backend.clear_session()
     ScriptedTask.scores = dict(zip(range(10, 90, 10), scores or (), strict=False))
     resolved = resolve(*actions, **settings)
-    return run.run("scripted", resolved, mode=mode, model_dir=str(model_dir), quiet=True)
+    return jobs.run("scripted", resolved, mode=mode, model_dir=str(model_dir), quiet=True)
 
 
 def resolve(*actions, ema=None, init_checkpoint="", **trainer):

@@ -19,12 +19,11 @@ from official_trainer.config import (
     TaskSamplingConfig,
 )
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tasks.multi_task.task import MultiTask
 from official_trainer.tasks.results import Mean, Results
 from official_trainer.tasks.task import Task
-from tests.support import toy
+from tests.support import jobs, toy
 
 SUMS = toy.FEATURES.sum(axis=1, keepdims=True)
 
@@ -148,4 +147,4 @@ def do(model_dir, *sets, name="several", mode="train_and_eval", config=None):
     keras.backend.clear_session()
     config = config or registry.get_config(name)
     resolved = configuration.resolve(config, experiment=name, sets=sets)
-    return run.run(name, resolved, mode=mode, model_dir=str(model_dir), quiet=True)
+    return jobs.run(name, resolved, mode=mode, model_dir=str(model_dir), quiet=True)

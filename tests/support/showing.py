@@ -5,11 +5,10 @@ import tensorflow as tf
 
 from official_trainer import config as configuration
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tasks.results import Mean, Results, SampledSet
 from official_trainer.tracking import Histogram, Image
-from tests.support import toy
+from tests.support import jobs, toy
 
 SCRIPT = {20: (0.5, 3.0), 40: (0.5, 2.0), 60: (0.4, 1.0), 80: (0.5, 2.0), 100: (float("nan"), 0.0)}
 """Quality and cost of the evaluation of a step: 40 is better than 20, and none after it is better than that."""
@@ -81,4 +80,4 @@ def resolve(**trainer):
 
 def do(model_dir, mode="train_and_eval", **trainer):
     keras.backend.clear_session()
-    return run.run("showing", resolve(**trainer), mode=mode, model_dir=str(model_dir), quiet=True)
+    return jobs.run("showing", resolve(**trainer), mode=mode, model_dir=str(model_dir), quiet=True)

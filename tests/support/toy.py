@@ -14,9 +14,9 @@ from official_trainer.distributed import strategy as distribute
 from official_trainer.engine.trainer import Trainer
 from official_trainer.inputs import from_arrays
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import random_streams, registry
 from official_trainer.tasks.task import Task
+from tests.support import jobs
 
 NUM_EXAMPLES = 101
 FEATURES = np.random.RandomState(0).randn(NUM_EXAMPLES, 6).astype("float32")
@@ -119,7 +119,7 @@ def runs_of(name, task_cls, task_config=schema.TaskConfig, *, batch=10, eval_bat
     def do(model_dir, *sets, mode="train_and_eval", config_files=(), **options):
         keras.backend.clear_session()
         config, options = resolved(name, *sets, config_files=config_files), {"quiet": True, **options}
-        return run.run(name, config, mode=mode, model_dir=str(model_dir), **options)
+        return jobs.run(name, config, mode=mode, model_dir=str(model_dir), **options)
 
     return do
 

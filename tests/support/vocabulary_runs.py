@@ -10,10 +10,9 @@ import tf_keras
 from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.config import schema
-from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tasks.task import Task
-from tests.support import toy
+from tests.support import jobs, toy
 
 KERASES = {"tf_keras": tf_keras, "Keras 3": keras}
 ROWS = {
@@ -172,7 +171,7 @@ def resolved(*sets):
 
 def do(model_dir, *sets, kind, file="as it was", build=None, mode="train_and_eval", **options):
     ConfigOf.kind, ConfigOf.file, ConfigOf.build = kind, file, build
-    return run.run("vocabularies", resolved(*sets), mode=mode, model_dir=str(model_dir), quiet=True, **options)
+    return jobs.run("vocabularies", resolved(*sets), mode=mode, model_dir=str(model_dir), quiet=True, **options)
 
 
 @functools.cache

@@ -42,12 +42,10 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tries the steps, each reported as it ends; the first that fails ends the check with its own exit code."""
-    mode = flags.read_mode(arguments)
-    experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
+    job = target.from_flags_or_run(arguments, flags.read_mode(arguments))
     from official_trainer.runs import run as engine
 
-    job = {"mode": mode, "model_dir": model_dir, "allow_config_change": arguments.allow_config_change}
-    for step in engine.check(experiment, resolved, gin=gin, metrics=arguments.metric or (), **job):
+    for step in engine.check(job, arguments.metric or ()):
         terminal.show_only_warnings()  # that a part was built or saved is what the lines of the check say
         if not arguments.quiet:
             _show(step)

@@ -47,10 +47,10 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints each section as it was read."""
-    chosen = target.from_flags(arguments)
+    job = target.from_flags(arguments, "eval")
     from official_trainer.runs import seen_data
 
-    task, job = chosen.resolved.config.task, target.job_of(chosen, arguments, "eval")
+    task = job.config.task
     names = _sections(task, arguments.split)
     code = 0
     if arguments.scan:

@@ -10,6 +10,7 @@ Does not own: the evaluation (`runs/run.py`).
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 
 from official_trainer.cli import flags, target
@@ -39,19 +40,10 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Evaluates, and prints the metrics."""
     checkpoint = flags.read_checkpoint(arguments)
-    experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
+    job = target.from_flags_or_run(arguments, "eval")
     from official_trainer.runs import run as engine
 
-    metrics = engine.run(
-        experiment,
-        resolved,
-        mode="eval",
-        model_dir=model_dir,
-        quiet=arguments.json,
-        checkpoint=checkpoint,
-        argv=arguments.argv,
-        gin=gin,
-    )
+    metrics = engine.run(dataclasses.replace(job, quiet=arguments.json), checkpoint=checkpoint)
     if arguments.json:
         print(json.dumps(metrics))
     return 0

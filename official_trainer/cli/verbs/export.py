@@ -53,12 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format is not None:
         names = [name.strip() for name in arguments.format.split(",") if name.strip()]
         arguments.set = [*(arguments.set or ()), f"trainer.export.formats=[{', '.join(names)}]"]
-    experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
+    job = target.from_flags_or_run(arguments, "export")
     from official_trainer.runs import run as engine
 
     output_dir = os.path.expanduser(arguments.output_dir or "") or None
-    path = engine.export(
-        experiment, resolved, model_dir=model_dir, checkpoint=checkpoint, output_dir=output_dir, gin=gin
-    )
-    print(path)
+    print(engine.export(job, checkpoint=checkpoint, output_dir=output_dir))
     return 0

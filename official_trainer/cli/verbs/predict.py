@@ -40,4 +40,4 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Predicts; only the log is printed."""
-    return train.run_until_stopped(arguments, "predict", target.from_flags_or_run)
+    return train.run_until_stopped(arguments, lambda: target.from_flags_or_run(arguments, "predict"))

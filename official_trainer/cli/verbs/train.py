@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from official_trainer.cli import flags, process, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import installed, modes
+
+if TYPE_CHECKING:
+    from official_trainer.runs.job import Job
 
 GROUP = "Start with these, in this order"
 ORDER = 5
@@ -53,20 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _overfit(arguments, mode, num_batches)
     if mode != "predict":
         flags.refuse_idle_prediction(arguments, mode)
-    allow, until_step = arguments.allow_config_change, read_until_step(arguments, mode)
-    return run_until_stopped(arguments, mode, target.from_flags, allow_config_change=allow, until_step=until_step)
-
-
-def read_until_step(arguments: argparse.Namespace, mode: str) -> int | None:
-    """Returns the step after which training stops, by `--until_step`; None without the flag.
-
-    Raises:
-      UsageError: it is no step, or the mode does not train.
-    """
-    step = flags.read_number(arguments, "until_step", least=1)
-    if step is not None and mode not in modes.TRAINING_MODES:
-        raise UsageError(f"--until_step would have no effect with --mode={mode}; leave one of them out")
-    return step
+    return run_until_stopped(arguments, lambda: target.from_flags(arguments, mode))
 
 
 def _overfit(arguments: argparse.Namespace, mode: str, num_batches: int) -> int:
@@ -78,46 +69,19 @@ def _overfit(arguments: argparse.Namespace, mode: str, num_batches: int) -> int:
     if mode not in modes.TRAINING_MODES:
         raise UsageError(f"--overfit_batches would have no effect with --mode={mode}; leave one of them out")
     flags.refuse_idle_prediction(arguments, mode)
-    chosen = target.from_flags(arguments)
+    job = target.from_flags(arguments, mode)
     part = installed.load_part("official_trainer.reports.overfit", "--overfit_batches")
-    learning = part.overfit_job(target.job_of(chosen, arguments, mode), num_batches)
-    terminal.show(f"{learning}\nmodel and loss can learn; nothing was kept, and {chosen.model_dir} was not touched")
+    learning = part.overfit_job(job, num_batches)
+    terminal.show(f"{learning}\nmodel and loss can learn; nothing was kept, and {job.model_dir} was not touched")
     return 0
 
 
-def run_until_stopped(
-    arguments: argparse.Namespace,
-    mode: str,
-    find: Callable[[argparse.Namespace], target.Target],
-    *,
-    allow_config_change: bool = False,
-    until_step: int | None = None,
-) -> int:
-    """Runs what the flags name in a mode.
-
-    Args:
-      arguments: the flags of `train`, or of `predict`.
-      mode: one of `modes.MODES`.
-      find: returns what the flags name.
-      allow_config_change: whether a run may continue with another config than its checkpoint's.
-      until_step: the step after which training stops; None for its end.
-    """
+def run_until_stopped(arguments: argparse.Namespace, find: Callable[[], Job]) -> int:
+    """Runs the job that `find` returns, by the flags of `train` or of `predict`."""
     checkpoint, prediction = flags.read_checkpoint(arguments), flags.read_prediction(arguments)
     with process.outliving_reader():
-        chosen = find(arguments)
+        job = find()
         from official_trainer.runs import run as engine
 
-        engine.run(
-            chosen.experiment,
-            chosen.resolved,
-            mode=mode,
-            model_dir=chosen.model_dir,
-            quiet=arguments.quiet,
-            argv=arguments.argv,
-            allow_config_change=allow_config_change,
-            until_step=until_step,
-            gin=chosen.gin,
-            checkpoint=checkpoint,
-            prediction=prediction,
-        )
+        engine.run(job, checkpoint=checkpoint, prediction=prediction)
     return 0

@@ -46,20 +46,19 @@ def run(arguments: argparse.Namespace) -> int:
     steps = flags.read_number(arguments, "steps", least=20) or 100
     if arguments.output == "":
         raise UsageError("--output is empty: is a variable not set? Name a directory, or leave the flag out")
-    chosen = target.from_flags(arguments)
+    job = target.from_flags(arguments, "train")
     root = target.workspace(arguments) or os.getcwd()
-    output = os.path.expanduser(arguments.output or os.path.join(root, "find_lr", chosen.experiment))
+    output = os.path.expanduser(arguments.output or os.path.join(root, "find_lr", job.experiment))
     from official_trainer.reports import find_lr
 
-    job = target.job_of(chosen, arguments, "train")
     curve = find_lr.search(job, num_steps=steps)
 
     if has_loss := any(map(math.isfinite, curve.losses)):
         files.make_dirs(output)
-        drawing = curve.svg(f"{chosen.experiment}: loss over a rising learning rate")
+        drawing = curve.svg(f"{job.experiment}: loss over a rising learning rate")
         files.write_text_atomically(os.path.join(output, "plot.svg"), drawing)
     if (rate := curve.valley) is not None:
-        terminal.show(f"suggestion: {find_lr.suggestion(chosen.resolved, rate)}")
+        terminal.show(f"suggestion: {find_lr.suggestion(job.resolved, rate)}")
     else:
         terminal.show(
             "no suggestion: the loss did not fall further than it scatters. Try more --steps, a larger batch, or "

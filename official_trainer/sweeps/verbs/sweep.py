@@ -163,8 +163,8 @@ def _planned(arguments: argparse.Namespace) -> Plan:
     if not arguments.model_dir:
         raise UsageError("name a directory for the sweep: --model_dir=DIR")
     settings = _settings(arguments)
-    experiment, _, directory, gin = target.from_flags(arguments)
-    base = target.base_of(experiment, arguments)
+    job = target.from_flags(arguments, "train_and_eval")
+    base = target.base_of(job.experiment, arguments)
 
     def changed(sets: Sequence[str], **others: object) -> argparse.Namespace:
         """Returns the flags of the sweep, with overrides above everything else."""
@@ -173,14 +173,14 @@ def _planned(arguments: argparse.Namespace) -> Plan:
         return flags_of_run
 
     def resolve(sets: Sequence[str]) -> Resolved:
-        return target.resolve(experiment, changed(sets), base=base, warns=False)
+        return target.resolve(job.experiment, changed(sets), base=base, warns=False)
 
     def words(verb: str, model_dir: str, sets: Sequence[str]) -> list[str]:
         parser = flags.Parser(verb, usage="", description="")
         flags.add_run_flags(parser)
         return parser.words(changed(sets, model_dir=model_dir, quiet=False))
 
-    swept = plan.Experiment(name=experiment, directory=directory, resolve=resolve, words=words, gin=gin)
+    swept = plan.Experiment(name=job.experiment, directory=job.model_dir, resolve=resolve, words=words, gin=job.gin)
     return plan.planned(swept, settings)
 
 

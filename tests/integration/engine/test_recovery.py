@@ -11,8 +11,7 @@ from official_trainer import files
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.lazy import keras
-from official_trainer.runs import run
-from tests.support import toy
+from tests.support import jobs, toy
 from tests.support.engine_recovery import BAD_STEP, HALVED, BadBatchTask, assert_batch_is_found, choose_batches, do
 from tests.support.runs import differences, values
 
@@ -74,7 +73,7 @@ def test_a_loss_that_is_not_finite_in_an_evaluation_alone_is_said_once(model_dir
     assert said[0].startswith("evaluating validation_data at step 10: validation_loss is nan. official-trainer check ")
     resolved = toy.resolved("bad_batch")
     steps = {
-        step.name: step for step in run.check("bad_batch", resolved, model_dir=f"{model_dir}-2", mode="train_and_eval")
+        step.name: step for step in jobs.check("bad_batch", resolved, model_dir=f"{model_dir}-2", mode="train_and_eval")
     }
     assert steps["evaluate"].error is None
     assert re.search(r"\nnot finite: validation_loss\nnot finite: features float32\[32,6\]", steps["evaluate"].outcome)
@@ -84,7 +83,7 @@ def test_check_names_what_is_not_finite_in_the_batch_that_it_reads(model_dir, st
     """N10, N28: also where the loss does not show it."""
     stream.bad_index = 0
     resolved = toy.resolved("bad_batch")
-    *_, failed = run.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")
+    *_, failed = jobs.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")
     assert "loss is nan at step 1\n  features float32[10,6]: 1 value is nan in column 2, in row 3" in str(failed.error)
     build_model = BadBatchTask.build_model
 
@@ -94,12 +93,12 @@ def test_check_names_what_is_not_finite_in_the_batch_that_it_reads(model_dir, st
 
     monkeypatch.setattr(BadBatchTask, "build_model", blind)
     monkeypatch.setattr(BadBatchTask, "train_step", toy.ToyTask.train_step)
-    steps = {step.name: step for step in run.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")}
+    steps = {step.name: step for step in jobs.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")}
     assert "\nnot finite: features float32[10,6]: 1 value is nan in column 2" in steps["train"].outcome
     assert "if the model handles them, name them in task.train_data.allow_non_finite" in steps["train"].outcome
     handled = ["task.train_data.allow_non_finite=[features]"]
     resolved = toy.resolved("bad_batch", *handled)
-    steps = {step.name: step for step in run.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")}
+    steps = {step.name: step for step in jobs.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")}
     assert "finite" not in steps["train"].outcome
 
 

@@ -21,7 +21,7 @@ from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.runs.resume.config_changes import ConfigChangeError
 from official_trainer.tasks import registry
-from tests.support import toy
+from tests.support import jobs, toy
 from tests.support.runs import values
 
 
@@ -100,7 +100,7 @@ def do(model_dir, *params, files=(), sets=(), mode="train", **kwargs):
     sets = ("trainer.export.at_end=false", *sets)
     resolved = configuration.resolve(registry.get_config("toy_gin"), experiment="toy_gin", sets=sets)
     bindings = gin_bindings.read(files, params)
-    return run.run("toy_gin", resolved, mode=mode, model_dir=str(model_dir), quiet=True, gin=bindings, **kwargs)
+    return jobs.run("toy_gin", resolved, mode=mode, model_dir=str(model_dir), quiet=True, gin=bindings, **kwargs)
 
 
 def num_units(model_dir, step=20):
@@ -200,7 +200,7 @@ def test_export_and_eval_say_when_a_checkpoint_had_other_bindings(model_dir, cap
     caplog.clear()
     resolved = configuration.resolve(registry.get_config("toy_gin"), experiment="toy_gin")
     own = gin_bindings.read([f"{model_dir}/config.train.gin"], ())
-    run.export("toy_gin", resolved, model_dir=model_dir, gin=own)
+    jobs.export("toy_gin", resolved, model_dir=model_dir, gin=own)
     do(model_dir, mode="eval", files=[f"{model_dir}/config.train.gin"])
     assert not [line for line in warned(caplog) if "other gin bindings" in line]
     with pytest.raises(Exception, match="shape"):
@@ -218,7 +218,7 @@ def test_check_binds_too(model_dir):
     keras.backend.clear_session()
     resolved = configuration.resolve(registry.get_config("toy_gin"), experiment="toy_gin")
     bindings = gin_bindings.read((), ["toy_units.units = 4"])
-    steps = list(run.check("toy_gin", resolved, mode="train", model_dir=model_dir, gin=bindings))
+    steps = list(jobs.check("toy_gin", resolved, mode="train", model_dir=model_dir, gin=bindings))
     assert [step.error for step in steps] == [None] * len(steps)
     build = next(step for step in steps if step.name == "build")
     assert build.outcome.startswith(f"{6 * 4 + 4 + 4 * 3 + 3} trainable parameters")

@@ -7,9 +7,10 @@ import pytest
 from official_trainer.checkpoints.directory import CheckpointDirectory
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.errors import ExitCode
-from official_trainer.runs import build, chosen_checkpoint, evaluate, run
+from official_trainer.runs import build, chosen_checkpoint, evaluate
 from official_trainer.runs.chosen_checkpoint import DeletedError
 from official_trainer.runs.predictions import PredictionSettings
+from tests.support import jobs
 from tests.support.cases import cases
 from tests.support.shuffled_runs import do, resolve
 
@@ -47,11 +48,11 @@ def predicted(model_dir, checkpoint):
 
 
 def exported(model_dir, checkpoint):
-    run.export("toy_run", resolve(), model_dir=model_dir, checkpoint=checkpoint)
+    jobs.export("toy_run", resolve(), model_dir=model_dir, checkpoint=checkpoint)
 
 
 def loaded(model_dir, checkpoint):
-    run.model_of("toy_run", resolve(), model_dir=model_dir, checkpoint=checkpoint)
+    jobs.model_of("toy_run", resolve(), model_dir=model_dir, checkpoint=checkpoint)
 
 
 @pytest.mark.parametrize("reader", [evaluated, predicted, exported, loaded])

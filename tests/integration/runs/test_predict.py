@@ -27,7 +27,7 @@ from official_trainer.runs.predict import Batches, predict_into
 from official_trainer.runs.predictions import MANIFEST, PredictionFiles, PredictionsError, PredictionSettings, Share
 from official_trainer.tasks import export, registry
 from tests import ROOT
-from tests.support import toy
+from tests.support import jobs, toy
 from tests.support.cases import cases
 from tests.support.garden.toy import GardenTask
 from tests.support.predictions import Noisy, arrays, contents, records, stream
@@ -189,7 +189,7 @@ def test_nothing_to_predict_is_refused(trained, model_dir, tmp_path, monkeypatch
         do(trained[0], checkpoint="5", **out)
     resolved = configuration.resolve(registry.get_config("digits_tasks", ROOT), experiment="digits_tasks")
     with pytest.raises(ConfigError, match=r"task: holds several tasks, but mode predict takes one"):
-        run.run("digits_tasks", resolved, mode="predict", model_dir=model_dir)
+        jobs.run("digits_tasks", resolved, mode="predict", model_dir=model_dir)
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(SplitTask, "build_inputs", toy.ToyTask.build_inputs)
     with pytest.raises(

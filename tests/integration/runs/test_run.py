@@ -21,14 +21,14 @@ from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs import build, run, train
+from official_trainer.runs import build, train
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.runs.observer import RunObserver
 from official_trainer.runs.training_process import TrainingProcess
 from official_trainer.tasks import Task, registry
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
-from tests.support import toy
+from tests.support import jobs, toy
 from tests.support.cases import cases
 from tests.support.runs import assert_same_checkpoint, rows, values
 from tests.support.shuffled_runs import ShuffledTask, do, resolve
@@ -452,7 +452,7 @@ def test_a_batch_that_does_not_divide_over_the_replicas(model_dir):
 def test_export_on_demand(finished, tmp_path):
     """T19: any checkpoint can be exported later, with the results that it was evaluated with."""
     target = str(tmp_path / "exported")
-    assert run.export("toy_run", resolve(), model_dir=finished[0], checkpoint="40", output_dir=target) == target
+    assert jobs.export("toy_run", resolve(), model_dir=finished[0], checkpoint="40", output_dir=target) == target
     exported = json.loads(files.read_text(f"{target}/export.json"))
     (row,) = (
         row for row in read_rows(f"{finished[0]}/metrics.jsonl") if (row["split"], row["step"]) == ("validation", 40)
@@ -464,7 +464,7 @@ def test_export_on_demand(finished, tmp_path):
 
 def test_check_tries_everything_and_leaves_nothing(model_dir):
     """N10: build, train, evaluate, save, restore, export; then the folder is gone again."""
-    steps = list(run.check("toy_run", resolve(), mode="train_and_eval", model_dir=model_dir))
+    steps = list(jobs.check("toy_run", resolve(), mode="train_and_eval", model_dir=model_dir))
     assert [step.name for step in steps] == [
         "config", "model_dir", "build", "train", "evaluate", "monitored metric", "actions", "save", "restore",
         "export",
@@ -484,7 +484,7 @@ def test_check_tries_everything_and_leaves_nothing(model_dir):
 )  # fmt: skip
 def test_check_names_the_step_that_fails(model_dir, sets, name):
     """N10: the failing step is the last, with its error."""
-    steps = list(run.check("toy_run", resolve(*sets), mode="train_and_eval", model_dir=model_dir))
+    steps = list(jobs.check("toy_run", resolve(*sets), mode="train_and_eval", model_dir=model_dir))
     assert steps[-1].name == name
     assert steps[-1].error.exit_code == ExitCode.CONFIG
     assert not files.exists(model_dir)

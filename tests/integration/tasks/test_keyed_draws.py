@@ -17,10 +17,9 @@ from official_trainer import inputs
 from official_trainer.config import schema
 from official_trainer.lazy import keras
 from official_trainer.program import Program
-from official_trainer.runs import run
 from official_trainer.tasks import keyed_draws, random_streams, registry
 from official_trainer.tasks.random_streams import RandomStreams
-from tests.support import runs, toy
+from tests.support import jobs, runs, toy
 from tests.support.cases import full
 from tests.support.garden import data
 from tests.support.scripted_runs import killed
@@ -250,7 +249,7 @@ def train(model_dir, *, steps=20, mode="train_and_eval", **runtime):
         runtime=schema.RuntimeConfig(**runtime),
     )
     resolved = configuration.resolve(config, experiment="drawing")
-    return run.run("drawing", resolved, mode=mode, model_dir=str(model_dir), quiet=True)
+    return jobs.run("drawing", resolved, mode=mode, model_dir=str(model_dir), quiet=True)
 
 
 @pytest.mark.parametrize(

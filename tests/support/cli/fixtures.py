@@ -17,24 +17,24 @@ def step(name, outcome, seconds, error=None):
 
 
 class Engine(types.ModuleType):
-    """Stands for `official_trainer.runs.run`, and remembers how it was called."""
+    """Stands for `official_trainer.runs.run`; remembers what was called, the job, and the other arguments by name."""
 
     def __init__(self):
         super().__init__("official_trainer.runs.run")
         self.calls = []
 
-    def run(self, experiment, resolved, **kwargs):
-        self.calls.append(("run", experiment, resolved, kwargs))
+    def run(self, job, **others):
+        self.calls.append(("run", job, others))
         return {"loss": 0.25, "accuracy": 0.987654321}
 
-    def check(self, experiment, resolved, **kwargs):
-        self.calls.append(("check", experiment, resolved, kwargs))
+    def check(self, job, metrics=()):
+        self.calls.append(("check", job, {"metrics": metrics}))
         yield step("build", "1,234 parameters", 0.51)
         yield step("save", "equal", 12.0)
 
-    def export(self, experiment, resolved, **kwargs):
-        self.calls.append(("export", experiment, resolved, kwargs))
-        return f"{kwargs['model_dir']}/export/20"
+    def export(self, job, **others):
+        self.calls.append(("export", job, others))
+        return f"{job.model_dir}/export/20"
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def check(words):
     parser = flags.Parser(verb, usage="", description="")
     module.add_flags(parser)
     arguments = parser.read(rest)
-    arguments.home = None
+    arguments.home, arguments.argv = None, words
     if arguments.help:
         return None
     if verb == "launch":
@@ -39,7 +39,7 @@ def check(words):
     if verb in ("train", "check", "launch"):
         flags.read_mode(arguments)
         if arguments.name or arguments.experiment:  # else it is that of the run directory
-            target.from_flags(arguments)
+            target.from_flags(arguments, "train")
     if verb in ("eval", "export", "predict"):
         flags.read_checkpoint(arguments)
     if verb == "predict":

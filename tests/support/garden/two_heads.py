@@ -4,9 +4,9 @@ import sys
 
 from official_trainer import config as configuration
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
 from tests import ROOT
+from tests.support import jobs
 
 WORKSPACE = ROOT / "tests" / "support" / "garden" / "workspace"
 NAMES = ("two_heads", "mine/doubling", "points_on_sets", "points_alone")
@@ -20,7 +20,7 @@ def resolved(name, **layers):
 
 def do(model_dir, *sets, name="two_heads", mode="train_and_eval"):
     keras.backend.clear_session()
-    return run.run(name, resolved(name, sets=sets), mode=mode, model_dir=str(model_dir), quiet=True)
+    return jobs.run(name, resolved(name, sets=sets), mode=mode, model_dir=str(model_dir), quiet=True)
 
 
 def module():

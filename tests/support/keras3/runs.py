@@ -7,9 +7,9 @@ import numpy as np
 from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.config import schema
-from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tasks.task import Task
+from tests.support import jobs
 
 NUM_EXAMPLES = 64
 _random = np.random.RandomState(0)
@@ -107,4 +107,4 @@ def resolved(*sets):
 
 def do(model_dir, *sets, mode="train_and_eval", **options):
     """Runs the experiment in this process."""
-    return run.run("keras3_run", resolved(*sets), mode=mode, model_dir=str(model_dir), quiet=True, **options)
+    return jobs.run("keras3_run", resolved(*sets), mode=mode, model_dir=str(model_dir), quiet=True, **options)

@@ -141,7 +141,7 @@ def _example(words):
     parser = flags.Parser("launch", usage="", description="")
     launch.add_flags(parser)
     arguments = parser.read(words)
-    arguments.home = None
+    arguments.home, arguments.argv = None, []
     engine, job = submit.checked(arguments, targets.get(arguments.target))
     job = dataclasses.replace(job, cwd=WORKSPACE)
     if engine.copies_code:

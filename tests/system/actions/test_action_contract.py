@@ -6,8 +6,8 @@ from official_trainer import files
 from official_trainer.checkpoints.manifest import read
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.stopping import PreemptedError, StopRequest
+from tests.support import jobs
 from tests.support.actions.samples import SAMPLES
 from tests.support.runs import differences
 from tests.support.shuffled_runs import resolve
@@ -24,7 +24,7 @@ def train(model_dir, *, acts=True, stop=None):
     """Trains with all actions, or with none."""
     keras.backend.clear_session()
     sets = (*SETS, f"trainer.actions=[{', '.join(SAMPLES.values())}]") if acts else SETS
-    return run.run("toy_run", resolve(*sets), mode="train_and_eval", model_dir=str(model_dir), quiet=True, stop=stop)
+    return jobs.run("toy_run", resolve(*sets), mode="train_and_eval", model_dir=str(model_dir), quiet=True, stop=stop)
 
 
 @pytest.fixture(scope="module")

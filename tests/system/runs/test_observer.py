@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from official_trainer.lazy import keras
-from official_trainer.runs import run
+from tests.support import jobs
 from tests.support.cases import cases
 from tests.support.shuffled_runs import resolve
 from tests.support.terminal import Terminal
@@ -16,7 +16,7 @@ STEPS = ("trainer.train_steps=40", "trainer.steps_per_loop=20")
 
 def said(capsys, model_dir, *sets):
     keras.backend.clear_session()
-    run.run("toy_run", resolve(*STEPS, *sets), mode="train_and_eval", model_dir=model_dir)
+    jobs.run("toy_run", resolve(*STEPS, *sets), mode="train_and_eval", model_dir=model_dir)
     return capsys.readouterr().out.splitlines()
 
 

@@ -9,10 +9,10 @@ import pytest
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError
 from official_trainer.distributed.cluster import ClusterError
-from official_trainer.runs import run
 from official_trainer.runs.predictions import MANIFEST, PredictionSettings
 from official_trainer.tasks import registry
 from tests import ROOT
+from tests.support import jobs
 from tests.support.cases import cases
 from tests.support.chaos import disk
 from tests.support.distributed.clusters import LocalCluster
@@ -32,7 +32,7 @@ def start(monkeypatch, tmp_path, tf_config, *sets, mode="predict"):
     monkeypatch.setenv("TF_CONFIG", tf_config)
     resolved = configuration.resolve(registry.get_config("digits_mlp", ROOT), experiment="digits_mlp", sets=sets)
     prediction = PredictionSettings(output_dir=str(tmp_path / "out"))
-    return run.run("digits_mlp", resolved, mode=mode, model_dir=str(tmp_path), quiet=True, prediction=prediction)
+    return jobs.run("digits_mlp", resolved, mode=mode, model_dir=str(tmp_path), quiet=True, prediction=prediction)
 
 
 def test_servers_have_nothing_to_do_and_evaluators_are_refused(monkeypatch, tmp_path):

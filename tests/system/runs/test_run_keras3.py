@@ -11,9 +11,9 @@ import tensorflow as tf
 from official_trainer import cli, reports
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.errors import ExitCode
-from official_trainer.runs import run
 from official_trainer.runs.predictions import PredictionSettings
 from official_trainer.tracking.jsonl import read_rows
+from tests.support import jobs
 from tests.support.keras3.runs import FEATURES, LABELS, do, resolved
 from tests.support.runs import values
 
@@ -116,13 +116,13 @@ def test_evaluations_predictions_and_exports_of_a_run_agree(trained, tmp_path):
     logits = np.array([row["logits"] for row in rows])
     assert (logits.argmax(axis=1) == LABELS).mean() == pytest.approx(found["accuracy"])
 
-    exported = run.export("keras3_run", resolved(), model_dir=str(trained), output_dir=str(tmp_path / "saved"))
+    exported = jobs.export("keras3_run", resolved(), model_dir=str(trained), output_dir=str(tmp_path / "saved"))
     serve = tf.saved_model.load(exported).signatures["serving_default"]
     outputs = serve(**{name: tf.constant(value) for name, value in FEATURES.items()})
     np.testing.assert_allclose(outputs["logits"], logits, atol=1e-6)
     assert outputs["size"].shape == (len(LABELS), 1)
 
-    steps = [*run.check("keras3_run", resolved(AVERAGE), mode="train_and_eval", model_dir=str(tmp_path / "check"))]
+    steps = [*jobs.check("keras3_run", resolved(AVERAGE), mode="train_and_eval", model_dir=str(tmp_path / "check"))]
     assert [str(step.error) for step in steps if step.error] == [] and len(steps) > 5
 
 

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from official_trainer.config.schema import TaskConfig
-from official_trainer.runs import run
 from official_trainer.tasks import export
 from official_trainer.tasks.task import Task
+from tests.support import jobs
 from tests.support.keras3.runs import FEATURES, do, resolved
 
 LOADING = """
@@ -62,7 +62,7 @@ def test_exports_of_runs_compute_what_their_models_compute(tmp_path):
     outputs = {}
     for name, sets in RUNS.items():
         do(tmp_path / name, *sets, "trainer.train_steps=4", mode="train")
-        model = run.model_of("keras3_run", resolved(*sets), model_dir=str(tmp_path / name))
+        model = jobs.model_of("keras3_run", resolved(*sets), model_dir=str(tmp_path / name))
         traced = tf.function(lambda batch, model=model: model(batch, training=False))  # rounds bfloat16 less often
         outputs[name] = {key: value.numpy() for key, value in traced(FEATURES).items()}
     found = served(*((tmp_path / name / "export" / "4", FEATURES) for name in RUNS))

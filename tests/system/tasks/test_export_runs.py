@@ -14,10 +14,9 @@ from official_trainer.actions.early_stopping import EarlyStoppingConfig
 from official_trainer.config import ConfigError, ExportConfig
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import export
 from tests import ROOT
-from tests.support import runs, scripted_runs, shuffled_runs, toy
+from tests.support import jobs, runs, scripted_runs, shuffled_runs, toy
 from tests.support.chaos import disk
 from tests.support.forked import Command, run_command, trained_digits
 
@@ -64,7 +63,7 @@ def test_a_run_that_is_killed_before_its_export_exports_the_best(model_dir, monk
     monkeypatch.setattr(scripted_runs.ScriptedTask, "build_actions", lambda task, trainer: [hook])
     scripted_runs.do(model_dir, stop, scores=SCORES, **settings)
     resolved, by_command = scripted_runs.resolve(stop, **settings), f"{model_dir}/by_command"
-    run.export("scripted", resolved, model_dir=str(model_dir), checkpoint="best", output_dir=by_command)
+    jobs.export("scripted", resolved, model_dir=str(model_dir), checkpoint="best", output_dir=by_command)
     of_run, of_command = (
         tf.saved_model.load(path).signatures["serving_default"](features=tf.constant(toy.FEATURES))["logits"].numpy()
         for path in (f"{model_dir}/export/20", by_command)
@@ -77,7 +76,7 @@ def test_the_last_line_of_a_run_says_what_was_exported(model_dir, capsys):
     """T19: beside the best value, which may be of another step."""
     rate = "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 1.0e-30}}"
     resolved = shuffled_runs.resolve(rate, "trainer.export.checkpoint=best")  # the first one stays the best
-    run.run("toy_run", resolved, mode="train_and_eval", model_dir=model_dir)
+    jobs.run("toy_run", resolved, mode="train_and_eval", model_dir=model_dir)
     assert f"at step 40, exported best: {model_dir}" in capsys.readouterr().out
 
 
@@ -96,7 +95,7 @@ def test_the_command_writes_beside_what_the_run_exports(model_dir):
     kept = files.read_text(f"{model_dir}/export/80/export.json")
 
     def exports(checkpoint, *sets):
-        path = run.export("toy_run", shuffled_runs.resolve(*sets), model_dir=model_dir, checkpoint=checkpoint)
+        path = jobs.export("toy_run", shuffled_runs.resolve(*sets), model_dir=model_dir, checkpoint=checkpoint)
         return path.removeprefix(f"{model_dir}/export/")
 
     best = json.loads(files.read_text(f"{model_dir}/run.json"))["best"]
@@ -128,7 +127,7 @@ def test_an_export_replaces_nothing_but_an_export(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     for name, said in (("run", "holds .*, which the export would replace"), ("notes.txt", "name a new folder")):
         with pytest.raises(ConfigError, match=said):
-            run.export("toy_run", shuffled_runs.resolve(), model_dir=model_dir, output_dir=str(tmp_path / name))
+            jobs.export("toy_run", shuffled_runs.resolve(), model_dir=model_dir, output_dir=str(tmp_path / name))
         assert sorted(tmp_path.rglob("*")) == before
 
 

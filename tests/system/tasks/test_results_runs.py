@@ -11,9 +11,8 @@ from official_trainer.actions.early_stopping import EarlyStoppingConfig
 from official_trainer.actions.schedule import ActionError
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine.evaluation import MonitoredMetricError
-from official_trainer.runs import run
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
-from tests.support import several_tasks
+from tests.support import jobs, several_tasks
 from tests.support.cases import cases
 from tests.support.showing import MEDIA, ShowingConfig, do, resolve, showing
 from tests.support.tracking.readers import READERS
@@ -73,7 +72,7 @@ def test_what_is_shown_is_there_once_after_a_restart(tmp_path, monkeypatch, befo
 
 def test_the_terminal_says_what_there_is(tmp_path, capsys):
     """B13: the numbers in one line, and how many images and such in another."""
-    run.run("showing", resolve(train_steps=20), mode="train_and_eval", model_dir=str(tmp_path))
+    jobs.run("showing", resolve(train_steps=20), mode="train_and_eval", model_dir=str(tmp_path))
     assert "validation @ 20: 2 tables, 4 images, 1 text, 1 histogram\n" in capsys.readouterr().out
 
 
@@ -102,7 +101,7 @@ def test_eval_writes_images_into_a_folder_of_its_own(tmp_path, capsys):
     assert {path.relative_to(tmp_path).parts[0] for path in new} == {"eval"}
     assert shown(tmp_path / "eval") == {name: [40] for name in MEDIA}
     assert not MEDIA & metrics.keys()
-    run.run("showing", resolve(), mode="eval", model_dir=str(tmp_path))
+    jobs.run("showing", resolve(), mode="eval", model_dir=str(tmp_path))
     out = capsys.readouterr().out
     assert f"images, texts and such: {tmp_path}/eval\n" in out
     assert "validation @ 40: 2 tables, 4 images, 1 text, 1 histogram\n" in out
@@ -138,11 +137,11 @@ def best_of(model_dir):
 def test_own_results_say_which_checkpoint_is_the_best(tmp_path, capsys):
     """B2, B13: by several numbers, strictly, and NaN is never best; `eval` and a lowered limit know it too."""
     settings = {"best_checkpoint_eval_metric": "quality", "best_checkpoint_max_to_keep": 2}
-    run.run("showing", resolve(train_steps=100, **settings), mode="train_and_eval", model_dir=str(tmp_path))
+    jobs.run("showing", resolve(train_steps=100, **settings), mode="train_and_eval", model_dir=str(tmp_path))
     assert best_of(tmp_path) == {"metric": "quality", "value": {"right": 0.5, "cost": 2.0}, "step": 40}
     assert "best quality right 0.5, cost 2 at step 40" in capsys.readouterr().out
     assert committed_steps(str(tmp_path / "best")) == (40, 80)
-    metrics = run.run("showing", resolve(**settings), mode="eval", model_dir=str(tmp_path), checkpoint="best")
+    metrics = jobs.run("showing", resolve(**settings), mode="eval", model_dir=str(tmp_path), checkpoint="best")
     assert metrics["quality/cost"] == 2.0
     do(tmp_path, train_steps=100, **settings | {"best_checkpoint_max_to_keep": 1})
     assert committed_steps(str(tmp_path / "best")) == (40,)

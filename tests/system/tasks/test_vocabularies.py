@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.runs import run
 from official_trainer.runs.predictions import PredictionSettings
 from official_trainer.tasks import registry
+from tests.support import jobs
 from tests.support.cases import cases, full
 from tests.support.runs import differences, rows
 from tests.support.vocabulary_runs import (
@@ -63,7 +63,7 @@ def outcome(run_dir, verb, folder, **model):
         return do(run_dir, mode="eval", **model)
     if verb == "export":
         ConfigOf.kind, ConfigOf.file, ConfigOf.build = model["kind"], model["file"], None
-        run.export("vocabularies", resolved(), model_dir=str(run_dir), output_dir=str(folder))
+        jobs.export("vocabularies", resolved(), model_dir=str(run_dir), output_dir=str(folder))
         serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
         return {key: value.numpy() for key, value in serve(**{k: tf.constant(v) for k, v in ROWS.items()}).items()}
     shutil.copytree(run_dir, folder)

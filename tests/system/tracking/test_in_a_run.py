@@ -9,13 +9,12 @@ import pytest
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError, TrackerConfig
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tracking import Tracker
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
 from official_trainer.tracking.threads import TrackerError
-from tests.support import several_tasks, toy
+from tests.support import jobs, several_tasks, toy
 from tests.support.tracking.readers import READERS
 
 CALLS, ROWS = [], []
@@ -80,7 +79,7 @@ def resolve(*trackers, **trainer):
 
 def do(model_dir, *trackers, mode="train_and_eval", **trainer):
     keras.backend.clear_session()
-    return run.run("toy_tracked", resolve(*trackers, **trainer), mode=mode, model_dir=model_dir, quiet=True)
+    return jobs.run("toy_tracked", resolve(*trackers, **trainer), mode=mode, model_dir=model_dir, quiet=True)
 
 
 def points(model_dir, name):

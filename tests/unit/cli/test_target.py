@@ -22,12 +22,12 @@ def test_a_run_may_stand_in_the_place_of_an_experiment(engine, run_dir):
     """N8: name and values are those the run recorded; a flag that names another place wins, as an experiment does."""
     for verb in ("check", "eval", "export"):
         assert cli.main([verb, str(run_dir), "runtime.seed=5"]) == 0
-        _, experiment, resolved, kwargs = engine.calls.pop()
-        assert (experiment, kwargs["model_dir"]) == ("my_experiment", str(run_dir))
-        assert (resolved.config.trainer.train_steps, resolved.config.runtime.seed) == (7, 5)
+        _, job, _ = engine.calls.pop()
+        assert (job.experiment, job.model_dir) == ("my_experiment", str(run_dir))
+        assert (job.config.trainer.train_steps, job.config.runtime.seed) == (7, 5)
         assert cli.main([verb, str(run_dir), "--model_dir=other"]) == 2
     assert cli.main(["eval", "my_experiment", f"--model_dir={run_dir}"]) == 0
-    assert engine.calls[0][2].config.trainer.train_steps == 200
+    assert engine.calls[0][1].config.trainer.train_steps == 200
 
 
 def test_neither_a_run_nor_an_experiment(engine, workspace, tmp_path, monkeypatch, capsys):

@@ -15,9 +15,9 @@ def visited(engine, monkeypatch):
     seen = []
 
     def note(method):
-        def noting(*args, **kwargs):
-            seen.append((Path.cwd(), registry.find_workspace(), kwargs))
-            return method(*args, **kwargs)
+        def noting(job, **others):
+            seen.append((Path.cwd(), registry.find_workspace(), job, others))
+            return method(job, **others)
 
         return noting
 
@@ -35,8 +35,8 @@ def test_paths_of_flags_are_those_of_the_current_folder(visited, run_dir, worksp
     relative = os.path.relpath(run_dir)
     for verb, words in {"eval": [], "export": ["--output_dir=out"], "predict": ["--output=out"]}.items():
         assert cli.main([verb, f"--model_dir={relative}", "--config_file=more.yaml", *words]) == 0
-        folder, found, given = visited.pop()
-        assert (folder, found, given["model_dir"]) == (workspace, workspace, str(run_dir))
+        folder, found, job, given = visited.pop()
+        assert (folder, found, job.model_dir) == (workspace, workspace, str(run_dir))
         if words:
             out = given["output_dir"] if verb == "export" else given["prediction"].output_dir
             assert out == str(inside / "out")
@@ -53,4 +53,4 @@ def test_paths_of_a_config_are_those_of_the_workspace_in_its_folders_too(visited
     monkeypatch.chdir(workspace / "notes")
     assert cli.main(["train", "my_experiment", "--model_dir=run"]) == 0
     assert [folder for folder, *_ in visited] == [workspace, workspace]
-    assert [given["model_dir"] for *_, given in visited] == ["run", str(workspace / "notes" / "run")]
+    assert [job.model_dir for *_, job, _ in visited] == ["run", str(workspace / "notes" / "run")]

@@ -10,8 +10,8 @@ from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.engine.train_iterator import DataPosition
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
+from tests.support import jobs
 from tests.support.cases import cases
 from tests.support.runs import rows, values
 from tests.support.shuffled_runs import ShuffledTask
@@ -21,7 +21,7 @@ def do(model_dir, *sets, allow=True):
     keras.backend.clear_session()
     sets = ("trainer.export.at_end=false", *sets)
     resolved = configuration.resolve(registry.get_config("toy_run"), experiment="toy_run", sets=sets)
-    return run.run("toy_run", resolved, mode="train", model_dir=str(model_dir), quiet=True, allow_config_change=allow)
+    return jobs.run("toy_run", resolved, mode="train", model_dir=str(model_dir), quiet=True, allow_config_change=allow)
 
 
 @pytest.fixture(scope="module")

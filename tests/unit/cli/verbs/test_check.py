@@ -12,7 +12,7 @@ def test_check_ends_with_the_exit_code_of_what_failed(engine, workspace, capsys,
     class NoData(UserError):
         exit_code = ExitCode.DATA
 
-    def check(experiment, resolved, **job_fields):
+    def check(job, metrics):
         yield types.SimpleNamespace(name="build", outcome="", seconds=0.5, error=None)
         yield types.SimpleNamespace(
             name="train", outcome="", seconds=1.5, error=NoData("no file matches data/*.tfrecord")
