@@ -24,7 +24,7 @@ from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, DataError
 from official_trainer.lock import DirectoryLock, command_text
 from official_trainer.runs.resume import config_changes, garden_run
-from official_trainer.tasks import registry
+from official_trainer.tasks import optimization, registry
 from official_trainer.tracking import git_state
 from official_trainer.tracking.record import check_name
 
@@ -318,14 +318,8 @@ def _training_problems(job: Job) -> Iterator[Problem]:
     if job.mode == "continuous_train_and_eval" and not job.config.task.init_checkpoint:
         fix = f"{job.mode} starts from the checkpoints of that directory"
         yield _problem(job, "task.init_checkpoint", "is not set", fix)
-    optimization = trainer.optimizer_config
-    needed = () if _makes_optimizer(job) else (("optimizer", "adam"), ("learning_rate", "constant"))
-    for section, example in needed:
-        one_of = getattr(optimization, section, None)  # the ranking experiments of Model Garden have other sections
-        if one_of is not None and one_of.type is None:
-            path = f"trainer.optimizer_config.{section}.type"
-            fix = f"for example {path}={example}"
-            yield _problem(job, path, "is not set, and training needs one", fix)
+    for problem in () if _makes_optimizer(job) else optimization.unset(trainer.optimizer_config):
+        yield dataclasses.replace(problem, origin=job.resolved.origin(problem.path))
     if strategy_name(job.config.runtime, job.cluster) == "parameter_server":
         for path, what, fix in parameter_server.unsupported(job.config):
             yield _problem(job, path, what, fix)

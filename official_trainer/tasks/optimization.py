@@ -38,15 +38,20 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> Any:
     Raises:
       ConfigError: an optimizer or a learning rate is not set, or cannot be used.
     """
-    for name, example in (("optimizer", "adam"), ("learning_rate", "constant")):
-        if getattr(optimizer_config, name).type is None:
-            path = f"trainer.optimizer_config.{name}.type"
-            raise ConfigError(
-                [Problem("is not set, and training needs one", path, fix=f"for example {path}={example}")]
-            )
+    if problems := list(unset(optimizer_config)):
+        raise ConfigError(problems)
     model = _model.get()
     implementation = kerases.of(model) if model is not None else kerases.in_use()[-1]
     return implementation.build_optimizer(optimizer_config, runtime_config)
+
+
+def unset(optimizer_config: Any) -> Iterator[Problem]:
+    """Yields what an optimizer cannot be built without and the section does not set."""
+    for name, example in (("optimizer", "adam"), ("learning_rate", "constant")):
+        one_of = getattr(optimizer_config, name, None)  # the ranking experiments of Model Garden have other sections
+        if one_of is not None and one_of.type is None:
+            path = f"trainer.optimizer_config.{name}.type"
+            yield Problem("is not set, and training needs one", path, fix=f"for example {path}={example}")
 
 
 def build_slots(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -116,14 +116,10 @@ def problems(optimizer_config: Any) -> Iterator[Problem]:
     """Yields what Keras 3 cannot do of a section `trainer.optimizer_config`, without importing it."""
     for name, types in _TYPES.items():
         section, path = getattr(optimizer_config, name), f"{_ROOT}.{name}.type"
-        allowed = ", ".join(types)
-        if isinstance(section.get(), CustomOptimizerConfig | CustomScheduleConfig):
-            continue
-        if section.type is None and name != "warmup":
-            yield Problem("is not set, and training needs one", path, allowed=allowed)
-        elif section.type is not None and section.type not in types:
+        is_custom = isinstance(section.get(), CustomOptimizerConfig | CustomScheduleConfig)
+        if section.type is not None and section.type not in types and not is_custom:
             near = best_match(section.type, types)
-            yield Problem("not there in Keras 3", path, repr(section.type), allowed, near, _OWN)
+            yield Problem("not there in Keras 3", path, repr(section.type), ", ".join(types), near, _OWN)
     if (chosen := optimizer_config.optimizer.type) not in _OPTIMIZERS:
         return
     section, path = optimizer_config.optimizer.get(), f"{_ROOT}.optimizer.{chosen}"

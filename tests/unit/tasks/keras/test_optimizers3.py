@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from official_trainer.config import ConfigError, OptimizationConfig, opt
+from official_trainer.config import ConfigError, opt
 from official_trainer.config import optimization as spelled
 from official_trainer.errors import ExitCode
 from official_trainer.tasks.keras import optimizers3
@@ -46,17 +46,6 @@ def test_a_decay_of_sgd():
     chosen = spelled.OptimizerConfig(type="sgd", sgd=spelled.SGDConfig(decay=0.01))
     message = refused(opt.sgd(0.1).replace(optimizer=chosen))
     assert f"{ROOT}.optimizer.sgd.decay: Keras 3's SGD has no decay, got 0.01; set {ROOT}.learning_rate" in message
-
-
-def test_what_is_not_set():
-    """N37"""
-    assert refused(OptimizationConfig()) == (
-        "2 problems in the configuration\n\n"
-        f"{ROOT}.optimizer.type: is not set, and training needs one; allowed: sgd, adam, adamw, rmsprop, adagrad"
-        "\n\n"
-        f"{ROOT}.learning_rate.type: is not set, and training needs one; allowed: constant, stepwise, exponential, "
-        "polynomial, cosine"
-    )
 
 
 @dataclasses.dataclass
