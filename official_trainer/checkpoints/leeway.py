@@ -14,7 +14,6 @@ from typing import Any
 
 from official_trainer.checkpoints.matching import SLOT, RestoreReport, VariableSpec
 from official_trainer.lazy import tf
-from official_trainer.shown import first_few
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,18 +72,6 @@ def of_other_weights(report: RestoreReport) -> list[VariableSpec]:
         held = {(spec.weight, spec.is_average) for spec in (*both, *other_side) if spec.is_of_weight}
         others += [s for s in specs if s.is_of_weight and s.weight in weights and (s.weight, s.is_average) not in held]
     return others
-
-
-def without_other_weights(report: RestoreReport) -> RestoreReport:
-    """Returns a report that says in words, in place of its lists, what `of_other_weights` returns."""
-    others, said = of_other_weights(report), []
-    for of_average, state in ((False, "slots of the optimizer"), (True, "averages")):
-        for specs, what in ((report.missing, "begin anew"), (report.extra, "end")):
-            of_weights = {spec.weight for spec in specs if spec in others and spec.is_average == of_average}
-            names = [spec.name or spec.key.partition("/")[2] for spec in report.restored if spec.key in of_weights]
-            said += [f"{state} of {len(names)} weights {what}: {first_few(names)}"] if names else []
-    missing, extra = (tuple(s for s in specs if s not in others) for specs in (report.missing, report.extra))
-    return dataclasses.replace(report, missing=missing, extra=extra, other_weights="; ".join(said))
 
 
 def begin_anew(keys: Iterable[str], live: Mapping[str, Any], initial: dict[str, Any]) -> None:

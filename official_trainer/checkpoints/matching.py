@@ -119,7 +119,6 @@ class RestoreReport:
       wrong_shape: values whose shape or dtype differs.
       deferred: values that wait until an optimizer or a metric creates its variables.
       vocabularies: what the code makes otherwise than the checkpoint holds it, where shapes differ, which may be why.
-      other_weights: in words, of which weights slots and averages begin anew or end; those are not among the others.
     """
 
     path: str
@@ -130,7 +129,6 @@ class RestoreReport:
     wrong_shape: tuple[Mismatch, ...] = ()
     deferred: tuple[VariableSpec, ...] = ()
     vocabularies: tuple[str, ...] = ()
-    other_weights: str = ""
 
     @property
     def is_exact(self) -> bool:
@@ -145,7 +143,6 @@ class RestoreReport:
         lines += _section("extra: in the checkpoint, not in the program", self.extra)
         lines += _section("wrong shape or dtype", self.wrong_shape)
         lines += _section("other vocabularies, which may be why: make them as in the checkpoint", self.vocabularies)
-        lines += [f"  {self.other_weights}"] if self.other_weights else []
         if self.deferred:
             lines.append(
                 f"  {len(self.deferred)} more are restored when an optimizer or a metric creates its variables"

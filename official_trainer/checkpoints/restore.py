@@ -20,7 +20,6 @@ from official_trainer.checkpoints.leeway import (
     is_by_position,
     of_other_weights,
     suggested,
-    without_other_weights,
 )
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.matching import (
@@ -83,10 +82,8 @@ def read_exactly(
         _read_values(matching, is_complete=report.is_exact and not report.deferred)
     lacking = [spec.key for spec in (*allowed, *by_position) if spec not in report.extra]
     begin_anew(lacking, matching.live, {} if initial is None else initial)
-    others = of_other_weights(report)
-    if all(spec in others for spec in allowed):
-        return without_other_weights(report)
-    _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
+    if allowed:
+        _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
     return report
 
 
@@ -94,7 +91,7 @@ def _refusal(report: RestoreReport, refused: Sequence[VariableSpec]) -> str:
     """Returns the message about a checkpoint with variables that may not differ."""
     others = of_other_weights(report)
     has_others_alone = all(spec in others for spec in refused)
-    said = f"checkpoint of another model; nothing was restored.\n{without_other_weights(report)}\n"
+    said = f"checkpoint of another model; nothing was restored.\n{report}\n"
     back = "Continue this run with the code and the config it was started with (params.yaml in its directory), or "
     if has_others_alone:
         return f"{said}{back}add --allow_config_change to train, or average, other weights than before from here on."
