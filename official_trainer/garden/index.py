@@ -8,6 +8,7 @@ Does not own: what source says (`scan.py`), the format of descriptions (`spec.py
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -15,13 +16,14 @@ import importlib.util
 import inspect
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from official_trainer import files
 from official_trainer.config import ConfigError, Origin, Problem
-from official_trainer.garden.cache import CacheFile
 from official_trainer.garden.importing import import_module
 from official_trainer.garden.scan import Experiment, scan
 from official_trainer.garden.spec import FORMAT, describe, is_config_class
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 PACKAGE = "official"
+_MOST_CACHED_BYTES = 32 << 20
 
 
 @functools.cache
@@ -69,13 +72,36 @@ def release() -> str:
 CHECKOUT = "a checkout"
 
 
-class Cache(CacheFile):
-    """A file with what was read from an installed release. For a checkout, which may change, nothing is cached."""
+class Cache:
+    """A file with what was read from an installed release, which takes seconds.
+
+    It is in `official-trainer` in `$XDG_CACHE_HOME`, or else in `~/.cache`. For a checkout, which may change, there is
+    none.
+    """
 
     def __init__(self, name: str) -> None:
+        """Names the file."""
         version, digest = release(), hashlib.sha256(str(package_dir()).encode()).hexdigest()[:8]
-        names = () if version == CHECKOUT else ("garden", f"{version}-{FORMAT}-{digest}", name)
-        super().__init__(*names)
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        file = f"{name.replace('/', '%2F')}.json"
+        path = Path(home, "official-trainer", "garden", f"{version}-{FORMAT}-{digest}".replace("/", "%2F"), file)
+        self._path = None if version == CHECKOUT else path
+
+    def read(self) -> dict[str, Any]:
+        """Returns the content of the file; empty if there is none, or if it is damaged."""
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            if self._path is not None:
+                content = json.loads(files.read_regular_text(str(self._path), _MOST_CACHED_BYTES))
+                return content if isinstance(content, dict) else {}
+        return {}
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Writes `content`, if the cache can be written."""
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError, files.StorageError):  # without a cache, commands only take longer
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_text_atomically(str(self._path), json.dumps(content), durable=False)
 
 
 # Descriptions, and our classes made from them.

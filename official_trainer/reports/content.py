@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.config.text import flow, short_names
-from official_trainer.reports import curves, facts, measures, opened, sweep_figures
-from official_trainer.reports.measures import Measure
+from official_trainer.reports import curves, facts, measures, opened
+from official_trainer.reports.measures import Direction, Measure
 from official_trainer.reports.opened import NoRunError, OpenedRun
-from official_trainer.reports.sweep_figures import Direction
 from official_trainer.tracking import EVALUATION
 from official_trainer.tracking.jsonl import encode
 from official_trainer.tracking.record import PRUNED
@@ -39,7 +38,7 @@ def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
     runs = opened.open_all(*paths, now_seconds=now_seconds)
     if all(run.status is None for run in runs):
         raise NoRunError(f"no run in {', '.join(paths)}; name run directories, a folder of them, or a sweep")
-    summaries = [sweep_figures.summary(path) for path in paths]
+    summaries = [measures.sweep_summary(path) for path in paths]
     summary = summaries[0] if len(paths) == 1 else None
     metric, direction = next(iter(measures.deciding(runs, summaries).items()), (None, None))
     pairs = [(run, _run(run, metric, direction)) for run in runs]

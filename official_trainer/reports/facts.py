@@ -10,7 +10,7 @@ import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.reports.sweep_figures import Direction
+from official_trainer.reports.measures import Direction
 from official_trainer.runs.recorded import LONGEST_SECONDS, RecordedRun, duration_text, is_step
 from official_trainer.tracking.monitored import show
 

@@ -15,10 +15,12 @@ from typing import Any, Literal, cast
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean
 from official_trainer.reports.opened import OpenedRun
-from official_trainer.reports.sweep_figures import Direction
 from official_trainer.shown import first_few
 from official_trainer.tracking import EVALUATION
 from official_trainer.tracking.monitored import DIRECTIONS
+
+Direction = Literal["max", "min"]
+"""Which values of a metric are better."""
 
 _HOW = "allowed: NAME, NAME:max, NAME:min, NAME:last, NAME:STEP"
 
@@ -71,12 +73,25 @@ class Measure:
         return max(numbers) if self.direction == "max" else min(numbers)
 
 
+def sweep_summary(directory: str) -> Mapping[str, Any] | None:
+    """Returns the summary of the sweep in a folder; None without a sweep, and where sweeps are not installed.
+
+    It has the `metric` that is compared and its `direction`, `counts` of trials by state, the number of the `best`
+    trial, the `importance` of fields, and `trials` (`number`, `state`, `value`, `params`, `run`).
+    """
+    try:
+        from official_trainer.sweeps import results
+    except ModuleNotFoundError:
+        return None
+    return results.summary(directory) if results.is_sweep(directory) else None
+
+
 def deciding(runs: Iterable[OpenedRun], summaries: Iterable[Mapping[str, Any] | None]) -> dict[str, Direction | None]:
     """Returns the metrics that decide which run is the best, and which of their values are better.
 
     Args:
       runs: those whose configs name such a metric.
-      summaries: what `sweep_figures.summary` returns for their folders; those of sweeps are the first.
+      summaries: what `sweep_summary` returns for their folders; those of sweeps are the first.
     """
     directions: dict[str, Direction | None] = {}
     for summary in summaries:

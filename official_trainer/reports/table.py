@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer.config.text import flow, short_names
 from official_trainer.nearest import did_you_mean
-from official_trainer.reports.measures import CompareError, Measure
+from official_trainer.reports.measures import CompareError, Direction, Measure
 from official_trainer.reports.opened import OpenedRun
-from official_trainer.reports.sweep_figures import Direction
 from official_trainer.shown import first_few, printable
 
 if TYPE_CHECKING:

@@ -417,7 +417,7 @@ TESTED_THROUGH = {
         "engine/measures engine/step_context engine/train_iterator tasks/keras/keras2 "
         "tasks/keras/weight_files tasks/scopes"
     ),
-    "integration/garden/test_index.py": "garden/cache garden/scan garden/sections garden/spec",
+    "integration/garden/test_index.py": "garden/scan garden/sections garden/spec",
     "integration/inputs/test_arrays.py": "inputs/order",
     "integration/program/test_program.py": (
         "program/compiled_model program/epochs program/keras_fit/keras2 program/running program/trainer"
@@ -455,7 +455,7 @@ TESTED_THROUGH = {
     "unit/launch/targets/test_tpu.py": "launch/targets/tpu_profile",
     "unit/launch/test_code.py": "launch/spec",
     "unit/launch/test_submit.py": "launch/launches launch/verbs/job",
-    "unit/reports/test_page.py": "reports/content reports/facts reports/sweep_figures",
+    "unit/reports/test_page.py": "reports/content reports/facts",
     "unit/reports/verbs/test_compare.py": "reports/formats reports/measures reports/pair reports/table",
     "unit/sweeps/test_space.py": "sweeps/distributions",
     "unit/sweeps/verbs/test_sweep.py": "sweeps/shown",

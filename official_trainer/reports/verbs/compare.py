@@ -98,9 +98,9 @@ def _now_seconds() -> float:
 
 
 def _table(runs: list[OpenedRun], arguments: argparse.Namespace, paths: Sequence[str]) -> Table:
-    from official_trainer.reports import measures, sweep_figures, table
+    from official_trainer.reports import measures, table
 
-    directions = measures.deciding(runs, map(sweep_figures.summary, paths))
+    directions = measures.deciding(runs, map(measures.sweep_summary, paths))
     rows = table.of_runs(runs, measures.of_runs(runs, _words(arguments.metrics), directions))
     flag, words = ("--fields", arguments.fields) if arguments.group is None else ("--group", arguments.group)
     fields = [table.column_of(word, rows, flag) for word in _words(words)]
