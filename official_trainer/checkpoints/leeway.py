@@ -1,13 +1,12 @@
 """In what a program may differ from the checkpoint that it continues from, and with which values that begins.
 
-Owns: the patterns of variables that may differ, and slots and averages of weights that are trained from here on and
-were frozen before, or the other way round. Does not own: pairing variables (`matching.py`), reading them, the refusal
+Owns: which variables a pattern means, and slots and averages of weights that are trained from here on and were frozen
+before, or the other way round. Does not own: pairing variables (`matching.py`), reading them, the refusal
 (`restore.py`), whether the config may change (`runs/resume/config_changes.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,28 +15,11 @@ from official_trainer.checkpoints.matching import SLOT, RestoreReport, VariableS
 from official_trainer.lazy import tf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Leeway:
-    """In what a program may differ from the checkpoint that it continues from.
-
-    Attributes:
-      allow_mismatch: patterns (shell style) of variables that only one side may have, or in another shape. They are
-        matched as by `allows`; that of a weight also allows its slots and its average.
-      allow_other_weights: whether other weights may be trained or averaged than before.
-    """
-
-    allow_mismatch: Sequence[str] = ()
-    allow_other_weights: bool = False
-
-    def allowed(self, specs: Sequence[VariableSpec], report: RestoreReport) -> list[VariableSpec]:
-        """Returns those of the variables that may differ."""
-        others = of_other_weights(report) if self.allow_other_weights else ()
-        patterns = self.allow_mismatch
-        return [spec for spec in specs if spec in others or any(allows(pattern, spec) for pattern in patterns)]
-
-
 def allows(pattern: str, spec: VariableSpec) -> bool:
-    """Whether a pattern matches the path of a variable, with or without its first part, or its name."""
+    """Whether a pattern (shell style) matches the path of a variable, with or without its first part, or its name.
+
+    That of a weight also matches its slots and its average.
+    """
     variable, is_slot, slot = spec.key.partition(SLOT)
     names = [spec.key, spec.key.partition("/")[2], spec.name, f"{slot}/{variable}" if is_slot else ""]
     names += [spec.weight, spec.weight.partition("/")[2]]

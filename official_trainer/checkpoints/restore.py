@@ -14,7 +14,6 @@ from typing import Any
 
 from official_trainer.checkpoints import garden, init_checkpoint
 from official_trainer.checkpoints.leeway import (
-    Leeway,
     allows,
     begin_anew,
     is_by_position,
@@ -46,7 +45,9 @@ def read_exactly(
     checkpoint: tf.train.Checkpoint,
     prefix: str,
     step: int | None = None,
-    leeway: Leeway | None = None,
+    *,
+    allow_mismatch: Sequence[str] = (),
+    allow_other_weights: bool = False,
     initial: dict[str, Any] | None = None,
 ) -> RestoreReport:
     """Restores all that `checkpoint` holds from files that hold exactly this.
@@ -55,7 +56,9 @@ def read_exactly(
       checkpoint: what is restored.
       prefix: of the files.
       step: for the report.
-      leeway: in what both sides may differ; None for nothing. What only the checkpoint has is ignored.
+      allow_mismatch: patterns, as for `allows`, of variables that only one side may have, or in another shape. What
+        only the checkpoint has is ignored.
+      allow_other_weights: whether other weights may be trained or averaged than before.
       initial: the initial values of what checkpoints have lacked, for further calls; see `begin_anew`.
 
     Raises:
@@ -70,7 +73,8 @@ def read_exactly(
         may_differ += [*garden.LACKS, *never_updated(prefix)]
     expected = [spec for spec in differing if any(allows(pattern, spec) for pattern in may_differ)]
     unexpected = [spec for spec in differing if spec not in expected]
-    allowed = (leeway or Leeway()).allowed(unexpected, report)
+    others = of_other_weights(report) if allow_other_weights else ()
+    allowed = [s for s in unexpected if s in others or any(allows(pattern, s) for pattern in allow_mismatch)]
     if refused := [spec for spec in unexpected if spec not in allowed]:
         raise CheckpointError(_refusal(report, refused))
     by_position: list[VariableSpec] = []

@@ -23,7 +23,6 @@ from typing import Any
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.directory import REPLACEMENT, CheckpointDirectory, finish_replacement
-from official_trainer.checkpoints.leeway import Leeway
 from official_trainer.checkpoints.manifest import RunFacts
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.checkpoints.restore import read_exactly
@@ -63,17 +62,15 @@ class StoreOptions:
     Attributes:
       keep_every_steps: checkpoints at multiples of it are kept for ever.
       in_use: called before retention deletes: returns those of the given steps that are still needed.
-      leeway: in what the program may differ from what `restore` reads.
-      read: restores from (prefix, step, fields of the leeway); in a run of several processes it makes all of them
-        restore. None for `read_exactly`.
+      read: restores from (prefix, step); in a run of several processes it makes all of them restore. None for
+        `read_exactly`.
       is_asynchronous: whether `save` returns once it has taken the values, while a thread writes them. Call `poll` now
         and then, and `close` at the end.
     """
 
     keep_every_steps: int | None = None
     in_use: Callable[[Collection[int]], Collection[int]] = lambda steps: ()
-    leeway: Leeway | None = None
-    read: Callable[[str, int, Mapping[str, Any]], RestoreReport] | None = None
+    read: Callable[[str, int], RestoreReport] | None = None
     is_asynchronous: bool = False
 
 
@@ -238,11 +235,8 @@ class CheckpointStore(CheckpointDirectory):
         if (step := self.newest_whole()) is None:
             self.retain()
             return None
-        leeway = self._options.leeway or Leeway()
-        if self._options.read is None:
-            report = read_exactly(self.checkpoint, self.prefix(step), step, leeway)
-        else:
-            report = self._options.read(self.prefix(step), step, dataclasses.asdict(leeway))
+        read = self._options.read or functools.partial(read_exactly, self.checkpoint)
+        report = read(self.prefix(step), step)
         if garden.wrote(self.prefix(step)):
             _logger.warning(
                 "%s was saved by Model Garden: step, weights, averages and optimizer continue. It does not say which "

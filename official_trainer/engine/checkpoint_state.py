@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from official_trainer.checkpoints import garden, manifest, restore
-from official_trainer.checkpoints.leeway import Leeway
 from official_trainer.checkpoints.matching import AVERAGE, RestoreReport
 from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
@@ -124,14 +123,8 @@ class CheckpointState:
         }
 
     @collective
-    def read_checkpoint(self, prefix: str, step: int, leeway: Mapping[str, Any] | None = None) -> RestoreReport:
-        """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`.
-
-        Args:
-          prefix: of the checkpoint.
-          step: of the checkpoint.
-          leeway: the fields of a `Leeway`, in a form that other processes take.
-        """
+    def read_checkpoint(self, prefix: str, step: int, **allowed: Any) -> RestoreReport:
+        """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly` for the arguments."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
         numbers = self._measures.numbers
         numbers.make(restore.saved_names(prefix, "training/numbers/returned"))
@@ -139,7 +132,7 @@ class CheckpointState:
         for of_replicas in self._values_of_numbers():
             of_replicas.collect()
         self._measures.forget_bad_step()
-        return restore.read_exactly(self.checkpoint, prefix, step, Leeway(**(leeway or {})), self._initial)
+        return restore.read_exactly(self.checkpoint, prefix, step, initial=self._initial, **allowed)
 
     def _averages_in(self, prefix: str) -> Mapping[str, Any]:
         """Returns the part of the state that holds averages, by its name in a checkpoint; nothing if that has none."""

@@ -7,6 +7,7 @@ package knows contracts only. Does not own: what happens with the parts.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +18,6 @@ from official_trainer import files, tracking
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.best import BestCheckpoint
-from official_trainer.checkpoints.leeway import Leeway
 from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 from official_trainer.config import ConfigError, installed
 from official_trainer.config.modes import TRAINING_MODES
@@ -153,8 +153,11 @@ def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> Ch
     options = StoreOptions(
         keep_every_steps=settings.keep_checkpoint_every_n_steps,
         in_use=in_use,
-        leeway=Leeway(allow_mismatch=settings.restore_allow_mismatch, allow_other_weights=job.allow_config_change),
-        read=trainer.checkpoint_state.read_checkpoint,
+        read=functools.partial(
+            trainer.checkpoint_state.read_checkpoint,
+            allow_mismatch=list(settings.restore_allow_mismatch),
+            allow_other_weights=job.allow_config_change,
+        ),
         is_asynchronous=settings.async_checkpoint,
     )
     store = CheckpointStore(

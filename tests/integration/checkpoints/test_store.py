@@ -364,7 +364,7 @@ def test_a_checkpoint_that_is_damaged_after_it_was_verified_stops_the_run(saved,
     content[place] ^= 1
     data.write_bytes(content)
     with pytest.raises(CheckpointError, match=f"ckpt-3 {message}"):
-        read_exactly(Program().checkpoint, f"{saved}/ckpt-3", 3, ())
+        read_exactly(Program().checkpoint, f"{saved}/ckpt-3", 3)
 
 
 def test_a_manifest_from_the_future_is_not_taken_for_damage(saved, monkeypatch):
