@@ -25,7 +25,7 @@ import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from official_trainer.config import CustomScheduleConfig, Origin, Problem
+from official_trainer.config import Origin, Problem
 from official_trainer.config.errors import best_match, line_of_class, line_of_code
 from official_trainer.errors import UserError
 from official_trainer.inputs import DataError
@@ -34,7 +34,6 @@ from official_trainer.nearest import nearest
 from official_trainer.shown import first_few
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import optimization
-from official_trainer.tasks.keras import custom
 from official_trainer.user_code import definition_of, during, is_ours, is_users
 
 _logger = logging.getLogger(__name__)
@@ -249,7 +248,6 @@ def optimizer_of(task: Any, config: Any, model: Any) -> Any:
 
     Raises:
       ContractError: it is no optimizer, or one of another Keras.
-      ConfigError: a learning rate of the workspace's own is no finite number from 0 on.
     """
     with during(task=task, method="create_optimizer"):
         with optimization.of_model(model):
@@ -261,10 +259,6 @@ def optimizer_of(task: Any, config: Any, model: Any) -> Any:
             raise _refusal(task, "create_optimizer", "an optimizer", optimizer, fix)
         if what := other_keras(model, [optimizer]):
             raise ContractError(what)
-        section = getattr(config.trainer.optimizer_config, "learning_rate", None)
-        schedule, rate = section.get() if section is not None else None, kerases.of(optimizer).rate(optimizer)
-        if isinstance(schedule, CustomScheduleConfig) and callable(rate):
-            custom.check(schedule, rate, config.trainer.train_steps)
     return optimizer
 
 

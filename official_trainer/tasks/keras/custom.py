@@ -7,7 +7,6 @@ Does not own: finding their classes (`config/components.py`), the optimizers of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +16,6 @@ from official_trainer.lazy import tf
 from official_trainer.tasks.autograph import convert
 
 _ROOT = "trainer.optimizer_config"
-_MOST_CHECKED = 100
-"""So many steps are tried before training; a rate that is wrong between them ends the run when its loss is."""
 
 
 def as_schedule(keras: Any, rate: Callable[[Any], Any], config: Callable[[], dict[str, Any]]) -> Any:
@@ -38,7 +35,7 @@ def schedule(section: CustomScheduleConfig, keras: Any) -> Any:
     """Returns the schedule of a section, as one of a Keras: of the step as a number, scalar float32.
 
     Raises:
-      ConfigError: `build` returns nothing that can be called, or what it returns is called and gives no scalar.
+      ConfigError: `build` returns nothing that can be called, or what it returns gives no scalar.
     """
     built = section.build()
     if not callable(built) or isinstance(built, type):
@@ -51,19 +48,8 @@ def schedule(section: CustomScheduleConfig, keras: Any) -> Any:
             raise _refusal(section, f"a learning rate is a scalar, and the function of the step returned {returned}")
         return tf.cast(value, tf.float32)
 
+    rate(0)  # what is no scalar is refused here, not while the first step is traced
     return as_schedule(keras, rate, section.as_dict)
-
-
-def check(section: CustomScheduleConfig, rate: Callable[[Any], Any], train_steps: int) -> None:
-    """Calls a schedule for some of the steps from 0 on.
-
-    Raises:
-      ConfigError: a rate is not finite, or below 0.
-    """
-    for step in range(0, max(1, train_steps), max(1, train_steps // _MOST_CHECKED)):
-        value = float(rate(tf.constant(step, tf.int64)))
-        if not math.isfinite(value) or value < 0:
-            raise _refusal(section, f"a learning rate is a finite number from 0 on, and at step {step} it is {value:g}")
 
 
 def optimizer(section: CustomOptimizerConfig, learning_rate: Any) -> Any:

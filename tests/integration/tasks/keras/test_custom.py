@@ -22,7 +22,6 @@ from tests import ROOT
 from tests.support import workspaces
 
 WORKSPACE = ROOT / "tests/support/attached_state"
-NAN = float("nan")
 
 
 @pytest.fixture
@@ -70,15 +69,13 @@ class GivenOptimizer(CustomOptimizerConfig):
         (0.1, "build() must return a function of the step, and returned 0.1"),
         (lambda step: None, "the function of the step returned nothing (None); is a `return` missing?"),
         (lambda step: tf.stack([step, step]), "and the function of the step returned a tensor of shape (2,)"),
-        (lambda step: NAN if step == 50 else 0.1, "a finite number from 0 on, and at step 50 it is nan"),
-        (lambda step: 0.1 - step, "a finite number from 0 on, and at step 1 it is -0.9"),
     ],
 )
 def test_a_schedule_that_gives_no_rate(built, message):
     """T15, N7: before the first step, with the field and the class."""
     section = GivenRate(built=built)
     with pytest.raises(ConfigError) as caught:
-        custom.check(section, custom.schedule(section, importlib.import_module("keras")), train_steps=100)
+        custom.schedule(section, importlib.import_module("keras"))
     assert message in str(caught.value)
     assert "trainer.optimizer_config.learning_rate.test_custom: " in str(caught.value)
     assert "test_custom.py:" in str(caught.value)
