@@ -18,11 +18,6 @@ from official_trainer.config.errors import Problem
 from official_trainer.config.optimization import LENGTHS, CustomScheduleConfig, LrConfig
 from official_trainer.config.provenance import Resolved, Trail
 
-_HARDLY_BEGUN, _TRIED = 10, 100
-"""A schedule of more than so many times the steps of training is taken for a mistake, one of twice as many is common.
-
-Where only the steps of training were set, and the schedule is that of the experiment, a short try of it is common.
-"""
 _ROOT = "trainer.optimizer_config"
 
 
@@ -37,7 +32,7 @@ def finding(resolved: Resolved, start_step: int = 0) -> Finding | None:
     """Returns what is wrong with the learning rate of an experiment, before it trains; None if nothing is known.
 
     A rate that is 0 throughout, or that is no number, is fatal. A warm-up longer than training, and a schedule that
-    ends before training or has hardly begun when it ends, are not.
+    ends before training, are not.
 
     Args:
       resolved: the configuration of an experiment.
@@ -93,12 +88,6 @@ def _findings(trail: Trail, span: tuple[int, int], rate: Any, warmup: Any) -> It
     if (start := max(end, rise_steps, 0)) < steps:
         what = f"the learning rate stays at {last_rate:.4g} from step {start} on, and training ends at step {steps}"
         yield made(what, *longer)
-    field, length, when = _first_change(schedule_type, schedule, end)
-    is_try = trail.origin("trainer.train_steps").by_user and not trail.origin(f"{branch}.{field}").by_user
-    if field and length > steps * (_TRIED if is_try else _HARDLY_BEGUN):
-        what = f"the learning rate's schedule {when}, and training ends at step {steps}, when it has hardly begun"
-        fix = f"set boundaries below {steps}" if field == "boundaries" else f"add --set={branch}.{field}={steps}"
-        yield made(what, f"{branch}.{field}", fix)
 
 
 def _end_and_rate(schedule_type: str, schedule: Any) -> tuple[float, float]:
@@ -116,16 +105,3 @@ def _end_and_rate(schedule_type: str, schedule: Any) -> tuple[float, float]:
     else:
         return math.inf, math.nan
     return getattr(schedule, LENGTHS[schedule_type]) + schedule.offset, rate
-
-
-def _first_change(schedule_type: str, schedule: Any, end: float) -> tuple[str, float, str]:
-    """Returns the field that says when a schedule changes, the steps until then, and both in words; empty if none."""
-    if end != math.inf:
-        return LENGTHS[schedule_type], end, f"ends at step {end}"
-    if schedule_type == "exponential" and schedule.decay_rate != 1:
-        return "decay_steps", schedule.decay_steps, f"decays once in {schedule.decay_steps} steps"
-    for boundary in getattr(schedule, "boundaries", ()):
-        if boundary > 0:
-            step = boundary + schedule.offset
-            return "boundaries", step, f"first changes at step {step}"
-    return "", 0, ""
