@@ -9,11 +9,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from official_trainer.cli import terminal
 from official_trainer.config.text import short_names
 from official_trainer.shown import printable
 from official_trainer.sweeps.results import STATES
 from official_trainer.sweeps.settings import Objective
 from official_trainer.tracking.console import can_redraw, rich_console
+
+_WIDTH = 80  # of the table, where the output is no terminal
 
 
 class Shown:
@@ -84,36 +87,28 @@ def ending(trial: Any, metric: str) -> str:
     return f"{state}{at}: {facts['reason']}" if "reason" in facts else f"{state}{at}"
 
 
-def print_table(described: Mapping[str, Any], study: Any, best: int | None, width: int) -> None:
-    """Prints the table of a sweep's trials, and below it why trials failed and which fields matter.
+def print_table(described: Mapping[str, Any], study: Any, best: int | None) -> None:
+    """Prints the table of a sweep's trials, and below it why trials failed.
 
     Args:
       described: the content of `sweep.json`.
       study: Optuna's.
       best: the number of the best trial; None without one.
-      width: columns of the table.
     """
-    from rich import box, console, table
-
     names = names_of(described["sweep"]["space"])
     metric = described["sweep"]["objective"]["metric"]
-    shown = table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    shown.add_column("trial", justify="right", no_wrap=True)
-    shown.add_column("state", no_wrap=True)
-    shown.add_column(metric, justify="right")
-    for name in names.values():
-        shown.add_column(name, justify="right", overflow="ellipsis")
-    trials = study.get_trials(deepcopy=False)
+    trials, rows = study.get_trials(deepcopy=False), []
     for trial in trials:
         state = "best" if trial.number == best else STATES[trial.state.name]
         value = "" if trial.value is None else f"{trial.value:.6g}"
         cells = [_short(trial.params[path]) if path in trial.params else "" for path in names]
-        shown.add_row(str(trial.number), state, value, *map(printable, cells))
-    printed = console.Console(file=sys.stdout, width=width, highlight=False, markup=False)
-    printed.print(shown)
+        rows.append([str(trial.number), state, value, *map(printable, cells)])
+    headings = ["trial", "state", metric, *names.values()]
+    numbers = [0, *range(2, len(headings))]
+    print("\n".join(terminal.table(headings, rows, numbers=numbers, fit=terminal.table_width() or _WIDTH)))
     for trial in trials:
         if trial.state.name == "FAIL":
-            printed.print(printable(f"trial {trial.number} {ending(trial, metric)}"))
+            terminal.show(f"trial {trial.number} {ending(trial, metric)}")
 
 
 def _short(value: object) -> str:

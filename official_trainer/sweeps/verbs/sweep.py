@@ -36,7 +36,6 @@ EXAMPLES = (
     ("official-trainer sweep show runs/sweep", "the table of the trials"),
     ("official-trainer sweep best runs/sweep --write=best.yaml", "write the values of the best trial"),
 )
-_WIDTH = 80  # of the table, where the output is no terminal
 NEXT = ("official-trainer eval --model_dir=runs/sweep/trials/0/run", "evaluate one")
 
 
@@ -80,15 +79,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(directory: str, arguments: argparse.Namespace) -> None:
-    _print_table(directory)
-
-
-def _print_table(directory: str) -> None:
+    """Prints the table of the trials, and which fields matter."""
     from official_trainer.sweeps import results, shown, study
 
     described = results.identity(directory)
     opened_study = results.opened(directory)
-    shown.print_table(described, opened_study, results.best(opened_study), terminal.table_width() or _WIDTH)
+    shown.print_table(described, opened_study, results.best(opened_study))
     if (shares := study.importance(opened_study)) is not None:
         names = shown.names_of(shares)
         listed = ", ".join(f"{names[path]} {share:.0%}" for path, share in shares.items())
@@ -147,7 +143,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     plan = _planned(arguments)
     with process.outliving_reader():
         sweep.run(plan, shown.Shown(plan.config.space, plan.objective, quiet=arguments.quiet))
-    _print_table(plan.directory)
+    _show(plan.directory, arguments)
     return int(ExitCode.DONE)
 
 
