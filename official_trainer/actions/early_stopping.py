@@ -89,12 +89,9 @@ class EarlyStopping(Action):
         improves = is_better(value, self._best, self._direction, min_delta=config.min_delta)
         if improves:
             self._best, self._best_step = value, run.step
-        is_enough = improves and self._is_beyond_baseline(value)
+        is_enough = improves and is_better(value, config.baseline, self._direction, min_delta=config.min_delta)
         self._wait = 0 if is_enough else self._wait + 1
         return self._stop_if_used_up()
-
-    def _is_beyond_baseline(self, value: Value) -> bool:
-        return is_better(value, self._config.baseline, self._direction, min_delta=self._config.min_delta)
 
     def _stop_if_used_up(self) -> Stop | None:
         return None if self._wait < max(1, self._config.patience) else Stop(reason=self._reason())

@@ -90,7 +90,8 @@ def synchronize_replicas(variables: Sequence[tf.Variable], peers: Peers = ALONE)
 def aggregated(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[tf.Variable]:
     """Returns the floating-point variables that differ by replica and read as the mean or the sum over replicas."""
     common = (tf.VariableAggregation.MEAN, tf.VariableAggregation.SUM)
-    return [v for v in variables if _differs_by_replica(v, peers) and v.aggregation in common and v.dtype.is_floating]
+    differing = [v for v in variables if len(_parts(v)) * peers.count > 1]
+    return [v for v in differing if v.aggregation in common and v.dtype.is_floating]
 
 
 def mirrored(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[tf.Variable]:
@@ -204,7 +205,3 @@ def _parts(variable: Any) -> tuple[tf.Variable, ...]:
     """Returns the variables of the replicas, if their values may differ; else none."""
     is_on_read = getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
     return tuple(variable.values) if is_on_read and hasattr(variable, "values") else ()
-
-
-def _differs_by_replica(variable: Any, peers: Peers) -> bool:
-    return len(_parts(variable)) * peers.count > 1

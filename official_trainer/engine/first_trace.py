@@ -1,7 +1,7 @@
 """The first trace of a step, in which layers and metrics create the variables that they create when they are called.
 
-Owns: tracing it before anything is restored, so that checkpoints can hold all variables. Does not own: which layers
-wait for their first call (`tasks/variables.py`), and which metrics (`tasks/keras/`), the steps that run
+Owns: tracing it before anything is restored, so that checkpoints can hold all variables; its FLOPs. Does not own:
+which layers wait for their first call (`tasks/variables.py`), and which metrics (`tasks/keras/`), the steps that run
 (`train_steps.py`, `evaluation.py`).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ from official_trainer.tasks.autograph import convert, do_not_convert, engine_fun
 from official_trainer.tasks.contract import metrics_of
 from official_trainer.tasks.task import features_and_labels
 from official_trainer.user_code import during
+
+_WITHOUT_FORMULA = re.compile(r"Einsum|Conv3DBackprop|DepthwiseConv2dNativeBackprop|Xla|RNN|LSTM|GRU|PyFunc")
+"""Operations whose FLOPs TensorFlow's profiler does not count."""
 
 
 def build_all_layers(model: Any, task: Any, optimizer: Any, data: Data, *, compiled: bool = False) -> None:
@@ -151,3 +155,36 @@ def _predict(task: Any, inputs: Any, *, model: Any, metrics: Any) -> None:
     del metrics
     features, labels = features_and_labels(inputs)
     convert(export.predict_step_of(task))(features, model, labels)
+
+
+def flops_of_train_step(trainer: Any) -> int | None:
+    """Returns the FLOPs of one training step on all replicas, forwards and backwards; None where they are not known.
+
+    Traces a step that is never run, which takes about as long as the first step of a run. TensorFlow's profiler counts,
+    and Model Garden's `try_count_flops` with it: it has formulas for products, convolutions and what runs element by
+    element. It leaves out what stands in a function that the graph calls, such as a loop, and what has shapes that are
+    known only once a step runs.
+    """
+    if trainer.context.workers is not None or trainer.context.dispatches or not trainer.process_group.is_alone:
+        return None
+    graph = traced_train_step(
+        trainer.model, trainer.task, trainer.optimizer, trainer.train_metrics, trainer.train_iterator.builder
+    )
+    if any(_is_opaque(operation) for operation in graph.get_operations()):
+        return None
+    profiler = tf.compat.v1.profiler
+    counted = profiler.ProfileOptionBuilder(profiler.ProfileOptionBuilder.float_operation()).with_empty_output()
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")  # the profiler's own call of a function that TensorFlow calls deprecated
+    try:
+        return profiler.profile(graph, options=counted.build()).total_float_ops or None
+    finally:
+        logger.setLevel(level)
+
+
+def _is_opaque(operation: Any) -> bool:
+    """Whether what an operation computes is left out of the count, or may be."""
+    calls = any(value.func.name or value.list.func for value in operation.node_def.attr.values())
+    has_shapes = all(output.shape.is_fully_defined() for output in operation.outputs)
+    return calls or not has_shapes or _WITHOUT_FORMULA.search(operation.type) is not None

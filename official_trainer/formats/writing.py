@@ -1,6 +1,7 @@
 """Files of other formats beside a SavedModel: written, read back in clean processes, compared with the model.
 
-Owns: the order of that, the comparison and its limits, what `export.json` says of it.
+Owns: the order of that, the comparison and its limits, what `export.json` says of it, and `contract.json`: the name,
+dtype and shape (null: any size) of the inputs and outputs, and what the task says they mean.
 Does not own: converting (`convert.py`), reading (`readers.py`), that a folder is whole or absent (`tasks/export.py`).
 
 The model itself, on the CPU, is what every file is compared with: GPUs round products of float32 more coarsely.
@@ -8,6 +9,7 @@ The model itself, on the CPU, is what every file is compared with: GPUs round pr
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
@@ -17,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.formats import clean_process, convert, readers, samples
-from official_trainer.formats import contract as contracts
 from official_trainer.formats.kinds import EXACT, NEEDS, QUANTISED, SIGNATURE, FormatError
 from official_trainer.formats.readers import Arrays, value_text
 from official_trainer.lazy import tf
@@ -75,7 +76,8 @@ class Formats:
         if hasattr(self._task, "build_contract"):  # Model Garden's tasks have none
             with during("describing the model", task=self._task, method="build_contract"):
                 about = self._task.build_contract(self._model)
-        self._contract = {**contracts.of_specs(*specs), "about": about}
+        inputs, outputs = map(_described, specs)
+        self._contract = {"inputs": inputs, "outputs": outputs, "about": about}
 
     def write(self, formats: Sequence[str]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         """Writes and measures formats; none is in the folder if one of them fails.
@@ -89,7 +91,8 @@ class Formats:
         beside = None if files.is_url(self._folder) else os.path.dirname(self._folder)
         measured: dict[str, dict[str, Any]] = {}
         with tempfile.TemporaryDirectory(dir=beside) as work:
-            contracts.write(work, self._contract)
+            contract = json.dumps(self._contract, indent=1) + "\n"
+            files.write_text_atomically(files.join(work, export.CONTRACT), contract)
             failures = self._converted([name for name in formats if name in NEEDS], work)
             for name in (name for name in formats if name not in failures):
                 try:
@@ -260,3 +263,12 @@ def differences(wanted: Sequence[Any], outputs: Sequence[Any], *, least: float) 
         apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)) / span
     apart[np.isnan(apart)] = np.inf
     return {"max": float(apart.max()), "mean": float(apart.mean())}
+
+
+def _described(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns what a contract says of the `TensorSpec`s of a function's inputs or outputs."""
+    rows = []
+    for name, spec in specs.items():
+        shape = None if spec.shape.rank is None else spec.shape.as_list()
+        rows.append({"name": name, "dtype": spec.dtype.name, "shape": shape})
+    return rows

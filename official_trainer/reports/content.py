@@ -1,7 +1,8 @@
 """All that a page shows, as one object of JSON: what its script reads, and nothing of it is markup.
 
-Owns: the order of the runs, which of them are in colour at first, and what the sections of the page hold. Does not own:
-the summary (`facts.py`), charts (`curves.py`), how all is drawn (`static/`), the file (`page.py`).
+Owns: the order of the runs, which of them are in colour at first, what the sections of the page hold, and the account
+of time over all processes of a run, with goodput. Does not own: charts (`curves.py`), how all is drawn (`static/`), the
+file (`page.py`), measuring time (`runs/health/time_account.py`).
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import collections
 import datetime
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config.text import flow, short_names
-from official_trainer.reports import curves, facts, measures, opened
+from official_trainer.reports import curves, measures, opened
 from official_trainer.reports.measures import Direction, Measure
 from official_trainer.reports.opened import NoRunError, OpenedRun
+from official_trainer.runs.recorded import LONGEST_SECONDS, RecordedRun, duration_text, is_step
 from official_trainer.tracking import EVALUATION
 from official_trainer.tracking.jsonl import encode
+from official_trainer.tracking.monitored import show
 from official_trainer.tracking.record import PRUNED
 
+_BETTER = {"max": "higher is better", "min": "lower is better"}
 _MOST_HIGHLIGHTED = 8
 _MOST_COLUMNS = 5  # which fit beside the others into a window of 1,200 pixels
 
@@ -54,7 +58,7 @@ def of(paths: Sequence[str], *, now_seconds: float) -> dict[str, Any]:
     return {
         "title": _title(rows, is_sweep=summary is not None),
         "made": f"{', '.join(paths)} · {now:%d %B %Y, %H:%M} UTC",
-        "facts": list(facts.facts(rows, metric, direction, summary and summary["counts"])),
+        "facts": list(_facts(rows, metric, direction, summary and summary["counts"])),
         "metric": metric and {"name": metric, "direction": direction},
         "runs": rows,
         "runs_about": _about_runs(len(fields["config_fields"]), has_grey=len(with_curves) > len(highlighted)),
@@ -87,7 +91,7 @@ def _run(run: OpenedRun, metric: str | None, direction: Direction | None) -> dic
         "speed": recorded.examples_per_second,
         "differs": dict(run.differs),
         "notes": run.notes,
-        "time": facts.account(recorded),
+        "time": _account(recorded),
     }
 
 
@@ -159,3 +163,61 @@ def _sweep(summary: Mapping[str, Any]) -> dict[str, Any]:
         "trials": [[trial["number"], encode(trial["value"])] for trial in compared],
         "left_out": [f"{count} {state}" for state, count in left_out.items()],
     }
+
+
+def _facts(
+    rows: Sequence[Mapping[str, Any]], metric: str | None, direction: Direction | None, trials: Mapping[str, int] | None
+) -> Iterator[tuple[str, str, str]]:
+    """Yields numbers about all runs, each with what it is and a remark.
+
+    Args:
+      rows: the runs as the page has them, the best first.
+      metric: that decides which run is the best; None if none does.
+      direction: which of its values are better.
+      trials: of a sweep, how many there are by state.
+    """
+    states = trials or dict(collections.Counter(row["status"] or "no run" for row in rows).most_common())
+    if len(rows) == 1:
+        end = f" of {rows[0]['end_step']:,}" if rows[0]["end_step"] else ""
+        yield "Status", rows[0]["status"], f"step {rows[0]['step'] or 0:,}{end}"
+    else:
+        listed = ", ".join(f"{count} {state}" for state, count in states.items())
+        yield "Runs" if trials is None else "Trials", f"{sum(states.values()):,}", listed
+    best = next((row for row in rows if row["best"] is not None and not row["is_pruned"]), None)
+    if best is not None and direction is not None:
+        step = [] if best["best_step"] is None else [f"step {best['best_step']:,}"]
+        name = [best["name"]] if len(rows) > 1 else []
+        yield f"Best {metric}", show(float(best["best"])), ", ".join([_BETTER[direction], *step, *name])
+    times = [row["time"] for row in rows if row["time"] is not None]
+    seconds = sum(sum(time["seconds"].values()) for time in times)
+    if seconds > 0:
+        kept = sum((time["goodput"] or 0.0) * sum(time["seconds"].values()) for time in times)
+        yield "Time", duration_text(seconds), f"{100 * kept / seconds:.0f} % in steps that count"
+
+
+def _account(run: RecordedRun) -> dict[str, Any] | None:
+    """Returns the time of a run as JSON takes it; None without a record of it.
+
+    `seconds` has those of each phase; in `between` no process ran, or one was killed and these are after its last
+    record. `goodput` is the share of all of it that went into steps whose results were kept: steps that were repeated
+    after a kill count once.
+    """
+    total = _mapping(_mapping(run.record.get("time")).get("total"))
+    seconds = {
+        name: float(value)
+        for name, value in _mapping(total.get("seconds")).items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LONGEST_SECONDS
+    }
+    if not seconds:
+        return None
+    trained, all_seconds = total.get("steps"), sum(seconds.values())
+    kept = min(1.0, run.step / trained) if is_step(trained) and trained > 0 and run.step is not None else 1.0
+    return {
+        "seconds": seconds,
+        "goodput": round(seconds.get("steps", 0.0) * kept / all_seconds, 4) if all_seconds > 0 else None,
+        "restarts": restarts if is_step(restarts := total.get("restarts")) else 0,
+    }
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -24,7 +24,7 @@ from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.matching import format_bytes
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine import non_finite
-from official_trainer.engine.flops import of_train_step
+from official_trainer.engine.first_trace import flops_of_train_step
 from official_trainer.engine.recovery import LossBound, NonFiniteError
 from official_trainer.errors import UserError
 from official_trainer.inputs import DataError
@@ -135,7 +135,7 @@ class _DryRun:
                 )
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
-        flops = of_train_step(self.trainer)
+        flops = flops_of_train_step(self.trainer)
         counted = [] if flops is None else [f"{flops:.3g} FLOPs"]
         step = "; ".join([", ".join([f"one step, loss {loss:.4g}", *counted]), *map(str, self.trainer.restored)])
         return "\n".join([step, *self._not_finite(builder, self.trainer.train_iterator.batches(0))])

@@ -168,7 +168,7 @@ def _map(self: Any, original: Any, map_func: Any, num_parallel_calls: Any = None
     if not _draws(as_written):
         return as_written
     key_of = getattr(map_func, "key_of", None)
-    is_serial = num_parallel_calls is None and not _has_loop(as_written)
+    is_serial = num_parallel_calls is None and not any(node.op == "While" for node in _nodes(as_written))
     if is_serial and key_of is None:
         return as_written
     with_keys = original(self, _with_key(key_of))
@@ -208,10 +208,6 @@ STRIDE = 1_000_003
 def _draws(mapped: Any) -> bool:
     """Whether the function of a mapped dataset has stateful random operations, which have two seeds."""
     return any("seed2" in node.attr for node in _nodes(mapped))
-
-
-def _has_loop(mapped: Any) -> bool:
-    return any(node.op == "While" for node in _nodes(mapped))
 
 
 def _nodes(mapped: Any) -> list[Any]:

@@ -19,9 +19,8 @@ from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
 from official_trainer.launch.target import Argv, Commands, Rendered, Target
-from official_trainer.launch.targets.kubernetes_fragments import merged
 from official_trainer.launch.targets.kubernetes_profile import INDEX, KubernetesProfile
-from official_trainer.launch.targets.rendering import dump_yaml, filled
+from official_trainer.launch.targets.rendering import dump_yaml, filled, merged
 from official_trainer.processes.job import Role
 
 INSTANCE_LABEL = "app.kubernetes.io/instance"

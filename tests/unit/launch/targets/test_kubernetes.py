@@ -15,8 +15,7 @@ import yaml
 from official_trainer.errors import ExitCode
 from official_trainer.launch.spec import shared_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
-from official_trainer.launch.targets.kubernetes_fragments import merged
-from official_trainer.launch.targets.rendering import dump_yaml
+from official_trainer.launch.targets.rendering import dump_yaml, merged
 from tests.support import golden
 from tests.support.launch import rendered
 from tests.support.launch.rendered import IMAGE, job_for, profile_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from official_trainer.engine import flops
+from official_trainer.engine.first_trace import flops_of_train_step
 from official_trainer.inputs import from_arrays
 from official_trainer.lazy import keras
 from tests.support import toy
@@ -38,7 +38,7 @@ def test_a_step_is_counted_and_not_run(strategy, task_cls):
     """N10: on all replicas together, and nothing has changed."""
     trainer = toy.build(toy.experiment(), strategy=strategy, task_cls=task_cls)
     with trainer.strategy.scope():
-        counted = flops.of_train_step(trainer)
+        counted = flops_of_train_step(trainer)
     assert PRODUCTS < counted < 1.5 * PRODUCTS
     assert int(trainer.global_step.numpy()) == 0
     assert int(trainer.train(2)["accuracy"].numpy() >= 0)
@@ -47,4 +47,4 @@ def test_a_step_is_counted_and_not_run(strategy, task_cls):
 @pytest.mark.parametrize("task_cls", [OpenShapes, Recurrent])
 def test_what_the_graph_does_not_say_is_not_guessed(task_cls):
     """N10: shapes that are open, and loops."""
-    assert flops.of_train_step(toy.build(toy.experiment(), task_cls=task_cls)) is None
+    assert flops_of_train_step(toy.build(toy.experiment(), task_cls=task_cls)) is None
