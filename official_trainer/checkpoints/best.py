@@ -85,12 +85,6 @@ class BestCheckpoint(KeptCheckpoints):
         return int(named) if named in by_rule else max(by_rule, default=None)
 
     @property
-    def lacks(self) -> str:
-        """Why there is no best checkpoint after the evaluations of this process; empty if there is one."""
-        is_missing = self._was_nan and self.step is None
-        return f"no best checkpoint was kept: {self.metric} was NaN in every evaluation" if is_missing else ""
-
-    @property
     def best_ckpt_logs(self) -> Mapping[str, Any] | None:
         """The evaluation's results at the very best checkpoint."""
         return self.kept[0].logs if self.kept else None

@@ -143,10 +143,7 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
                 exports = functools.partial(export_best, job, trainer) if job.config.trainer.export.best else None
                 best.observe(exports, rule=trainer.evaluation.rule_of(best.metric))
                 best.tidy()
-            results = _evaluate_all(job, trainer, trackers, lease, stop, watchdog)
-            if best is not None and best.lacks:
-                _logger.warning(best.lacks)
-            return results
+            return _evaluate_all(job, trainer, trackers, lease, stop, watchdog)
 
 
 def _evaluate_all(

@@ -235,8 +235,6 @@ class RunObserver(LoopObserver):
             facts.append(f"exported {self._exported[0]}")
             saved.append(self._exported[1].removeprefix(self._job.path("")))
         self._console.message(f"{', '.join(facts)}: {self._job.model_dir}")
-        if keeper is not None and keeper.lacks:
-            _logger.warning(keeper.lacks)
         self._console.message(f"saved there: {', '.join([*saved, 'metrics.jsonl'])}")
         report = self._process.account.report()
         self._console.message(time_account.in_one_line(report))
