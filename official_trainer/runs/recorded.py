@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import math
 import os
 import re
@@ -235,7 +234,7 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
     step, end_step = max(recorded, default=None), steps.get("end") or config.get(_END)
     end_step = end_step if is_step(end_step) and end_step else None
     metric = _text(best.get("metric")) or _text(config.get("trainer.best_checkpoint_eval_metric"))
-    value, started = best.get("value"), _unix_seconds(run.get("started"))
+    value, started = best.get("value"), record.unix_seconds(run.get("started"))
     if run or process or experiment is not None or not config:
         if not config and not notes:
             notes.append(f"no {PARAMS_FILE}: its config is not known")
@@ -362,16 +361,9 @@ def _duration_seconds(run: Mapping[str, Any]) -> float | None:
     account = _number(_mapping(_mapping(run.get("time")).get("total")).get("wall_seconds"))
     if account is not None and account >= 0:
         return account
-    first = _unix_seconds(run.get("restarted")) or _unix_seconds(run.get("started"))
-    last = _unix_seconds(run.get("finished"))
+    first = record.unix_seconds(run.get("restarted")) or record.unix_seconds(run.get("started"))
+    last = record.unix_seconds(run.get("finished"))
     return None if first is None or last is None else max(0.0, last - first)
-
-
-def _unix_seconds(text: Any) -> float | None:
-    try:
-        return datetime.datetime.fromisoformat(text).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

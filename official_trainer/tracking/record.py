@@ -46,6 +46,14 @@ _TYPES: Mapping[str, Any] = {
 or several by their names."""
 
 
+def unix_seconds(text: Any) -> float | None:
+    """Returns a recorded moment in Unix time; None for what is none."""
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 class ModelDirError(UserError, ValueError):
     """A directory that cannot be a run's `model_dir`."""
 

@@ -9,7 +9,6 @@ Training pays nothing for a question: the thread of the scraper reads the files.
 
 from __future__ import annotations
 
-import datetime
 import logging
 import re
 import resource
@@ -21,6 +20,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.files import RUN_FILE, STATUS_FILE
 from official_trainer.tracking import Place
+from official_trainer.tracking.record import unix_seconds
 
 _logger = logging.getLogger(__name__)
 
@@ -121,9 +121,9 @@ class RunMetrics:
             "end_step": end_step,
             "remaining_seconds": remaining_seconds,
             "last_checkpoint_step": _number(run.get("last_checkpoint_step")),
-            "last_checkpoint_timestamp_seconds": _unix_seconds(status.get("last_saved")),
-            "last_progress_timestamp_seconds": _unix_seconds(status.get("updated")),
-            "start_timestamp_seconds": _unix_seconds(run.get("started")),
+            "last_checkpoint_timestamp_seconds": unix_seconds(status.get("last_saved")),
+            "last_progress_timestamp_seconds": unix_seconds(status.get("updated")),
+            "start_timestamp_seconds": unix_seconds(run.get("started")),
             "restarts_total": _number(run.get("restarts")),
         }
         yield from ((name, {}, value) for name, value in values.items() if value is not None)
@@ -140,13 +140,6 @@ def _read_json(path: str) -> Mapping[str, Any]:
 def _number(value: Any) -> float | None:
     """Returns a number of a file that may be damaged, or None."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _unix_seconds(text: Any) -> float | None:
-    try:
-        return datetime.datetime.fromisoformat(text).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def peak_bytes() -> int:
