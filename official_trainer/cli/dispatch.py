@@ -17,7 +17,7 @@ import types
 from collections.abc import Sequence
 
 from official_trainer import files
-from official_trainer.cli import help_text, process, target, terminal, verbs, workspace
+from official_trainer.cli import help_text, process, target, terminal, verbs
 from official_trainer.cli.parser import Parser, UsageError
 from official_trainer.errors import ExitCode, UserError, without_arrays
 from official_trainer.nearest import did_you_mean, nearest
@@ -139,7 +139,7 @@ def _command(argv: list[str], script: str | None) -> int:
         held.enter_context(process.interruptible())
         held.enter_context(terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))))
         if getattr(module, "IN_WORKSPACE", False):
-            held.enter_context(workspace.entered(arguments, target.workspace(arguments)))
+            held.enter_context(target.in_workspace(arguments))
         return int(module.run(arguments))
 
 

@@ -1,15 +1,19 @@
 """What a command is about: a job, with an experiment, its resolved configuration and its run directory.
 
-Owns: the way from shared flags to a job; the workspace; the default of `--model_dir`; reading back a run.
+Owns: the way from shared flags to a job; the workspace, and running a verb in it; the default of `--model_dir`; reading
+back a run.
 Does not own: resolving values (`config/`), finding experiments (`tasks/registry.py`).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import shlex
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from official_trainer import files
@@ -18,12 +22,12 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.shown import printable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from official_trainer.config import ExperimentConfig, Resolved
     from official_trainer.runs.job import Job
 
 
+_DIRECTORIES = ("model_dir", "output", "output_dir")
+_FILES = ("config_file", "gin_file")
 NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
 
 
@@ -246,3 +250,37 @@ def model_dir_of(experiment: str, arguments: argparse.Namespace) -> str:
     if model_dir:
         return os.path.expanduser(model_dir)
     return os.path.join(workspace(arguments) or os.getcwd(), "runs", experiment)
+
+
+@contextlib.contextmanager
+def in_workspace(arguments: argparse.Namespace) -> Iterator[None]:
+    """Runs a `with` block in the workspace, so that a relative path in a config means the same from every folder of it.
+
+    Paths among the flags, which are changed, mean what they meant.
+    """
+    here = workspace(arguments)
+    if here is None or here == Path.cwd().resolve():
+        yield
+        return
+    _make_absolute(arguments)
+    with contextlib.chdir(here):
+        yield
+
+
+def _make_absolute(arguments: argparse.Namespace) -> None:
+    """Makes the paths among the flags independent of the current folder."""
+    for flag in _DIRECTORIES:
+        if value := getattr(arguments, flag, None):
+            setattr(arguments, flag, _absolute(value))
+    for flag in _FILES:
+        if values := getattr(arguments, flag, None):
+            setattr(arguments, flag, [_absolute(value) for value in values])
+    overrides = getattr(arguments, "params_override", None) or ()  # some may be files
+    if overrides:
+        arguments.params_override = [_absolute(text) if os.path.isfile(text) else text for text in overrides]
+    if not hasattr(arguments, "model_dir") and os.path.isdir(getattr(arguments, "name", None) or ""):
+        arguments.name = _absolute(arguments.name)
+
+
+def _absolute(path: str) -> str:
+    return files.absolute(os.path.expanduser(path))

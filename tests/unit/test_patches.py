@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "design" / "patches.md"
 ROW = re.compile(r"^\| `([^`|]+\.py)` \| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
 SET_ON_OWN_OBJECTS = {
     "cli/parser.py": "the flags of a command",
-    "cli/workspace.py": "the flags of a command",
+    "cli/target.py": "the flags of a command",
     "lazy.py": "a deferred module, which becomes the real one",
     "program/checkpoint.py": "a checkpoint that this module makes",
     "program/program.py": "the model of the user's Program, by its own `__setattr__`",
