@@ -97,6 +97,11 @@ class StopRequest:
         self._pipe: SignalPipe | None = None
         self._reader: threading.Thread | None = None
 
+    @classmethod
+    def of(cls, runtime: Any) -> StopRequest:
+        """Returns one with the limits of a section `runtime`."""
+        return cls(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
+
     def __enter__(self) -> StopRequest:
         """Allows `listen`; at the end of the block the signals have their former handlers again."""
         self._is_entered = True

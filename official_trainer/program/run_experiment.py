@@ -40,11 +40,11 @@ from official_trainer.garden.from_garden import from_description
 from official_trainer.garden.spec import describe, is_config_class, is_free
 from official_trainer.lazy import keras, tf
 from official_trainer.nearest import nearest
-from official_trainer.program.running import stopped_by_signals
 from official_trainer.runs import evaluate, train
 from official_trainer.runs.build import best_checkpoint, with_named_sets
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
+from official_trainer.stopping import StopRequest
 from official_trainer.tasks import random_streams
 from official_trainer.tracking import IMAGES, Image, Tracker, Trackers
 
@@ -191,7 +191,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
 
 
 def _run(job: Job) -> Mapping[str, Any]:
-    with stopped_by_signals(job.config.runtime) as stop, report.noted():
+    with StopRequest.of(job.config.runtime) as stop, report.noted():
         if job.mode in TRAINING_MODES:
             try:
                 return train.train(job, stop, is_whole_command=False)

@@ -1,13 +1,12 @@
 """A program's run of the engine's loop: as a run with a directory, or in memory.
 
-Owns: both ways for a call of `Program.fit`, `Loop` or `run_experiment`, and who handles signals meanwhile. Does not
-own: the loop (`engine/loop.py`), or what a run with a directory keeps (`runs/train.py`).
+Owns: both ways for a call of `Program.fit` or `Loop`. Does not own: the loop (`engine/loop.py`), or what a run with a
+directory keeps (`runs/train.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from official_trainer.actions.schedule import Schedule
@@ -20,16 +19,9 @@ from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Tracker
 
 
-@contextlib.contextmanager
-def stopped_by_signals(runtime: Any) -> Iterator[StopRequest]:
-    """For a run with a directory: yields what signals, and the limits of the section `runtime`, set."""
-    with StopRequest(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds) as stop:
-        yield stop
-
-
 def run_in_directory(job: Job) -> dict[str, float]:
     """Trains from the newest checkpoint of the run directory on; returns the last metrics."""
-    with stopped_by_signals(job.config.runtime) as stop:
+    with StopRequest.of(job.config.runtime) as stop:
         return train.train(job, stop, is_whole_command=False)
 
 

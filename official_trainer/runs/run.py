@@ -70,8 +70,7 @@ def run(
     else:
         job = dataclasses.replace(job, cluster=cluster)
     check_startable(job, prediction)
-    if stop is None:
-        stop = StopRequest(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
+    stop = stop or StopRequest.of(runtime)
     import_tensorflow(quiet=job.quiet)
     with stop, contextlib.nullcontext() if job.serves else gin_in_force(job):  # what serves builds nothing
         try:
