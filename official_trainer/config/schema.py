@@ -55,6 +55,10 @@ class SourceConfig(Component):
     FOLDER: ClassVar[str] = "sources"
     GROUP: ClassVar[str] = "official_trainer.sources"
 
+    def class_names(self) -> tuple[str, ...]:
+        """Returns the names of the classes, in the order of their labels from 0; empty if they are not known."""
+        return ()
+
     def check_values(self) -> None:
         """Refuses what a file could not set either: for a section that code gives to `inputs.from_source` itself.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
@@ -24,6 +24,7 @@ from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, DataError
 from official_trainer.lock import DirectoryLock, command_text
 from official_trainer.runs.resume import config_changes, garden_run
+from official_trainer.shown import first_few
 from official_trainer.tasks import optimization, registry
 from official_trainer.tracking import git_state
 from official_trainer.tracking.record import check_name
@@ -343,11 +344,28 @@ def _not_installed(job: Job, component: Component, path: str) -> Iterator[Proble
 
 
 def _source_problems(job: Job) -> Iterator[Problem]:
-    for name in ("train_data", "validation_data"):
-        source = getattr(getattr(job.config.task, name, None), "source", None)
-        for path, section in fields.in_force(source, f"task.{name}.source"):  # parts of a mixture are sources, too
-            if isinstance(section, Component):
-                yield from _not_installed(job, section, path)
+    for task_path, task in _tasks(job.config):
+        classes: dict[str, tuple[str, ...]] = {}
+        for name in ("train_data", "validation_data"):
+            source = getattr(getattr(task, name, None), "source", None)
+            for path, section in fields.in_force(source, f"{task_path}.{name}.source"):
+                if isinstance(section, configuration.SourceConfig):  # parts of a mixture are sources, too
+                    yield from _not_installed(job, section, path)
+                    classes |= {path: names} if (names := section.class_names()) else {}
+        if job.mode != "predict":  # which needs no labels
+            yield from _class_problems(job, classes)
+
+
+def _class_problems(job: Job, classes: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    """Refuses sources whose labels would stand for other classes than those of the first; they are given by path."""
+    first, wanted = next(iter(classes.items()), ("", ()))
+    for path, names in classes.items():
+        lacking, more = ([name for name in a if name not in b] for a, b in ((wanted, names), (names, wanted)))
+        if names != wanted:
+            said = [f"it lacks {first_few(lacking)}"] * bool(lacking) + [f"it adds {first_few(more)}"] * bool(more)
+            what = f"its labels are not those of {first}: {', and '.join(said) or 'the classes are in another order'}"
+            fix = "name all classes, in one order, in the field `classes` of both"
+            yield Problem(what, path, fix=fix, origin=job.resolved.origin(f"{path}.type"))
 
 
 def _tracker_problems(job: Job) -> Iterator[Problem]:

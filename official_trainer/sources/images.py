@@ -41,8 +41,8 @@ class ImagesConfig(SourceConfig):
 
     Attributes:
       folder: holds the folders of the classes, in which images may lie at any depth.
-      classes: names of the folders to read, in the order of the labels from 0; unset means all, sorted by name. Set it
-        for validation data that may lack a class.
+      classes: names of the folders to read, in the order of the labels from 0; unset means all, sorted by name. Set it,
+        in both sections alike, for validation data that may lack a class, or its folder.
       size: height and width of all images; unset means that they have one size already.
       resize: how an image gets this size. `stretch` changes its proportions, `crop` takes the largest part of its
         middle, `pad` adds black edges.
@@ -64,6 +64,9 @@ class ImagesConfig(SourceConfig):
             yield "channels", "must be 1, 3 or 4"
         if twice := [name for name in self.classes if self.classes.count(name) > 1]:
             yield "classes", f"has {twice[0]!r} twice"
+
+    def class_names(self) -> tuple[str, ...]:
+        return self.classes or tuple(_folders_in(os.path.expanduser(self.folder)))
 
     def build(self) -> Source:
         folder = os.path.expanduser(self.folder)
@@ -150,14 +153,13 @@ def _listed(folder: str, classes: Sequence[str]) -> dict[str, list[str]]:
     Raises:
       DataError: a class has no folder or no image, or an image is in no class.
     """
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    folders = [name for name in names if os.path.isdir(os.path.join(folder, name))]
-    if stray := [name for name in names if name not in folders and _is_image(name)]:
+    folders = _folders_in(folder)
+    if stray := sorted(filter(_is_image, {*glob.glob("*", root_dir=folder)} - {*folders})):
         what = f"has images that lie in {folder!r} itself: {first_few(stray)}"
         raise DataError(f"{what}; move each into the folder of its class", field="folder")
     images: dict[str, list[str]] = {}
     for name in classes or folders:
-        if name not in folders:
+        if name not in folders and not set(classes).issuperset(folders):
             hint = did_you_mean(name, folders, otherwise=f"; it has {first_few(folders) or 'none'}")
             raise DataError(f"{name!r} is no folder in {folder!r}{hint}", field="classes")
         below = glob.glob("**", root_dir=os.path.join(folder, name), recursive=True)
@@ -168,6 +170,10 @@ def _listed(folder: str, classes: Sequence[str]) -> dict[str, list[str]]:
     if not any(images.values()):
         raise DataError(f"{folder!r} has no image in a folder of a class, as in rose/1.jpg", field="folder")
     return images
+
+
+def _folders_in(folder: str) -> list[str]:
+    return sorted(os.path.dirname(path) for path in glob.glob("*/", root_dir=folder))
 
 
 def _is_image(path: str) -> bool:

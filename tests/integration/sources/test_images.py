@@ -171,6 +171,12 @@ def test_folders_that_are_not_as_they_should_be(tmp_path, make, fields, message)
         inputs.from_source(ImagesConfig(folder=str(tmp_path), **fields), DataConfig(is_training=False))
 
 
+def test_the_folder_of_a_class_may_be_missing(tmp_path):
+    """N41: where all others are named, so that the name is no wrong one."""
+    write_images(tmp_path, 4)
+    assert [int(example["label"]) for example in build(tmp_path, classes=("ape", "cat", "dog"))] == [1, 1, 2, 2]
+
+
 def test_a_folder_without_classes_or_none_at_all(tmp_path):
     """N45"""
     with pytest.raises(inputs.DataError, match=r"has no image in a folder of a class, as in rose/1\.jpg"):

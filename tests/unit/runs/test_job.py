@@ -50,18 +50,44 @@ EXPERIMENT = '''
 '''
 
 
-def refusal(monkeypatch, path, imports, *sets, cluster=None, about="Keras 3"):
-    """Returns the problem of a job that is about something; the job has another one as well."""
+def refusal(monkeypatch, path, imports, *sets, about="Keras 3", mode="train", cluster=None):
+    """Returns the first problem with a word, of a job that has another one as well; empty if there is none."""
     (path / "experiments").mkdir(parents=True)
     (path / "experiments" / "zeros.py").write_text(textwrap.dedent(EXPERIMENT).replace("IMPORT", imports))
     with packages.as_it_was(monkeypatch):
         resolved = configuration.resolve(registry.get_config("zeros", path), experiment="zeros", sets=sets)
-        job = Job(experiment="zeros", resolved=resolved, model_dir="d", mode="train", cluster=cluster)
-        with pytest.raises(configuration.ConfigError) as refused:
+        job = Job(experiment="zeros", resolved=resolved, model_dir="d", mode=mode, cluster=cluster)
+        messages = []
+        try:
             check_ready(job)
-    messages = [problem.message for problem in refused.value.problems]
-    assert any("trainer.train_steps: is 0" in message for message in messages)
+        except configuration.ConfigError as refused:
+            messages = [problem.message for problem in refused.problems]
+    assert any("trainer.train_steps: is 0" in message for message in messages) or mode == "predict"
     return next((message for message in messages if about in message), "")
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "difference"),
+    [
+        ("a", "a, classes: [cat, dog]", ""),
+        ("a", "nowhere", ""),
+        ("a", "b", "it lacks dog, and it adds eel"),
+        ("a", "b, classes: [cat, dog, eel]", "it adds eel"),
+        ("a, classes: [cat, dog]", "b, classes: [dog, cat]", "the classes are in another order"),
+    ],
+)
+def test_labels_mean_the_same_classes_in_training_and_validation(train, validation, difference, tmp_path, monkeypatch):
+    """N45: each section numbers its own classes, so these must be the same; a prediction needs no labels."""
+    for name in ("a/cat", "a/dog", "b/cat", "b/eel"):
+        (tmp_path / name).mkdir(parents=True)
+    both = {"train_data": train, "validation_data": validation}
+    sets = [f"task.{name}.source={{type: images, folder: {tmp_path}/{text}}}" for name, text in both.items()]
+    message = (
+        f"--set: task.validation_data.source: its labels are not those of task.train_data.source: {difference}; name "
+        "all classes, in one order, in the field `classes` of both"
+    )
+    assert refusal(monkeypatch, tmp_path, "import keras", *sets, about="labels") == (message if difference else "")
+    assert not refusal(monkeypatch, tmp_path / "other", "import keras", *sets, about="labels", mode="predict")
 
 
 @pytest.mark.parametrize("name", ["parameter_server", "tpu"])
