@@ -24,6 +24,7 @@ from official_trainer.shown import first_few
 from official_trainer.sources import paths
 
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_SPLITS = {"dev", "eval", "test", "testing", "train", "training", "val", "valid", "validation"}
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _DEEP = ("I", "F")  # how Pillow's names of modes with more than 8 bits begin
 _ENOUGH = 1.5  # times the size that is wanted: a JPEG is decoded at an eighth, a quarter or a half if that is as much
@@ -157,6 +158,10 @@ def _listed(folder: str, classes: Sequence[str]) -> dict[str, list[str]]:
     if stray := sorted(filter(_is_image, {*glob.glob("*", root_dir=folder)} - {*folders})):
         what = f"has images that lie in {folder!r} itself: {first_few(stray)}"
         raise DataError(f"{what}; move each into the folder of its class", field="folder")
+    if not classes and folders and _SPLITS.issuperset(name.lower() for name in folders):
+        what = f"{folder!r} has no folders of classes but of splits: {first_few(folders)}"
+        fix = f"name one of them, {os.path.join(folder, folders[0])}; or, if they are classes, name them in `classes`"
+        raise DataError(f"{what}; {fix}", field="folder")
     images: dict[str, list[str]] = {}
     for name in classes or folders:
         if name not in folders and not set(classes).issuperset(folders):

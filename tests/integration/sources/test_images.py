@@ -171,6 +171,21 @@ def test_folders_that_are_not_as_they_should_be(tmp_path, make, fields, message)
         inputs.from_source(ImagesConfig(folder=str(tmp_path), **fields), DataConfig(is_training=False))
 
 
+def test_folders_that_are_named_as_splits_are_no_classes(tmp_path):
+    """N45: the folder is one too high; who means it names them."""
+    for name in ("Train/cat/1.png", "val/cat/2.png"):
+        save(tmp_path / name, halves(4, 4))
+    with pytest.raises(inputs.DataError) as refused:
+        inputs.from_source(ImagesConfig(folder=str(tmp_path)), DataConfig(is_training=False))
+    assert str(refused.value) == (
+        f"source.folder: '{tmp_path}' has no folders of classes but of splits: Train, val; name one of them, "
+        f"{tmp_path}/Train; or, if they are classes, name them in `classes`"
+    )
+    assert len(build(tmp_path, classes=("Train", "val"))) == 2
+    save(tmp_path / "bus" / "3.png", halves(4, 4))
+    assert build(tmp_path).classes == ["Train", "bus", "val"]
+
+
 def test_the_folder_of_a_class_may_be_missing(tmp_path):
     """N41: where all others are named, so that the name is no wrong one."""
     write_images(tmp_path, 4)
