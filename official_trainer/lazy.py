@@ -22,6 +22,7 @@ import glob
 import importlib
 import importlib.machinery
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 RARELY_USED = "pandas", "scipy.linalg", "scipy.ndimage"
 """Packages that TensorFlow and Keras try to import, and need in few functions: a fifth of their import."""
 _IMPORTS_KERAS_3 = re.compile(rb"^\s*(import|from)\s+keras(_hub)?\b", re.MULTILINE)
+_KERAS_3 = "keras", "keras_hub"
 _CHOSEN: dict[str, str | None] = {"TF_USE_LEGACY_KERAS": None, "KERAS_BACKEND": None}
 """What `select` has put into the environment; for the backend, whatever ~/.keras/keras.json says."""
 
@@ -63,8 +65,9 @@ def load(name: str) -> types.ModuleType:
     TensorFlow creates half a million objects that live as long as the process. The cycle collector rests meanwhile, and
     does not look at them later: visiting them again and again is two fifths of the import.
     """
-    if name == "keras":
+    if name in _KERAS_3:
         _users_of_3.add(name)
+        drop_needless_warnings()
     select()
     if name not in sys.modules:
         began_seconds, was_enabled = time.monotonic(), gc.isenabled()
@@ -84,6 +87,17 @@ def load(name: str) -> types.ModuleType:
 def import_seconds(*, since_seconds: float) -> float:
     """Returns how long `load` has imported TensorFlow and Keras since a time on the scale of `time.monotonic`."""
     return sum(max(0.0, ended - max(began, since_seconds)) for began, ended in _import_times)
+
+
+def drop_needless_warnings() -> None:
+    """Drops what Grain, which KerasHub imports, says about JAX, which nothing here uses."""
+    from absl import logging as absl_logging
+
+    absl_logging.get_absl_logger().addFilter(_is_needed)
+
+
+def _is_needed(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Failed to load jax profiler")
 
 
 def message(name: str) -> Any:
@@ -129,6 +143,8 @@ def _is_loaded(name: str) -> bool:
 def importing_users_module(name: str) -> Iterator[None]:
     """For a block that imports a module of the user's: there `import keras` imports nothing until it is used.
 
+    Nor does `import keras_hub`.
+
     So an experiment is listed, shown and checked without TensorFlow. Keras 3 counts as used if the module, or another
     one of its package that it imports, names it.
 
@@ -142,12 +158,12 @@ def importing_users_module(name: str) -> Iterator[None]:
             if _IMPORTS_KERAS_3.search(file.read()):
                 _users_of_3.add(name)
     select()
-    with deferred("keras"):
+    with deferred(*_KERAS_3):
         yield
     package = name.partition(".")[0]
     for other, module in list(sys.modules.items()):
         if other.partition(".")[0] == package and any(
-            isinstance(value, LazyModule) and value.__name__ == "keras" for value in vars(module).values()
+            isinstance(value, LazyModule) and value.__name__ in _KERAS_3 for value in vars(module).values()
         ):
             _users_of_3.add(other)
     if "tensorflow" not in sys.modules:  # what was chosen for it is chosen again when it is imported

@@ -6,12 +6,10 @@ Owns: setting it from a `RuntimeConfig`, before anything is built. Does not own:
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
-from absl import logging as absl_logging
-
+from official_trainer import lazy
 from official_trainer.distributed.cluster import GIVEN_GPUS, given_gpus
 from official_trainer.distributed.strategy import DeviceError
 from official_trainer.lazy import tf
@@ -33,12 +31,7 @@ def configure_process(runtime: Any) -> None:
         keras.configure(policy=_policy(runtime))
     configure_steps(runtime)
     random_streams.enable(runtime.seed)
-    absl_logging.get_absl_logger().addFilter(_is_news)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a message of a library is not that of Grain, which KerasHub imports, about JAX that nothing here uses."""
-    return not str(record.msg).startswith("Failed to load jax profiler")
+    lazy.drop_needless_warnings()
 
 
 def configure_keras(kind: kerases.Keras, runtime: Any) -> None:

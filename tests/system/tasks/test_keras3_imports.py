@@ -65,6 +65,7 @@ def run(folder, *words):
     command = [sys.executable, "-c", PROGRAM, *words]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "jax" not in done.stderr
     return done.stdout.splitlines()
 
 
@@ -101,3 +102,15 @@ def test_a_process_of_a_job_has_the_keras_of_its_experiment_alone(workspace):
 def test_an_experiment_that_imports_keras_is_shown_without_it(workspace):
     """N37: `import keras` at the top of its module imports nothing until it is used."""
     assert loaded(workspace, "show", "ones") == []
+
+
+@pytest.mark.parametrize("line", ["import keras_hub", "from keras_hub.models import Backbone"])
+def test_keras_hub_may_be_imported_at_the_top(line, workspace):
+    """N39: it imports nothing until it is used, and then says nothing about JAX."""
+    pytest.importorskip("keras_hub")
+    path = workspace / "experiments" / "ones.py"
+    use = "\n        print(keras_hub.__name__)" if line == "import keras_hub" else ""
+    source = path.read_text().replace("import keras\n", f"import keras\n{line}\n", 1)
+    path.write_text(source.replace("def build_model(self):", f"def build_model(self):{use}"))
+    assert loaded(workspace, "show", "ones") == ([] if use else ["keras", "tensorflow"])
+    assert train(workspace, "ones", workspace / "run") == {"keras", "tensorflow"}
