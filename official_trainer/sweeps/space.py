@@ -90,12 +90,11 @@ def read(written: Mapping[str, Written], origin_of: Callable[[str], Origin | Non
     Raises:
       ConfigError: with the problems, each at its place.
     """
-    config = resolve(()).config
     drawn: dict[str, Field] = {}
     problems: list[Problem] = []
     for path, distribution in written.items():
         try:
-            field = distributions.read(path, distribution)
+            field, config = distributions.read(path, distribution), _config_with(path, resolve)
             fields.find(config, path)
         except ConfigError as error:
             problems += [dataclasses.replace(problem, path=path, origin=origin_of(path)) for problem in error.problems]
@@ -112,6 +111,17 @@ def read(written: Mapping[str, Written], origin_of: Callable[[str], Origin | Non
     if problems:
         raise ConfigError(problems)
     return space
+
+
+def _config_with(path: str, resolve: Resolve) -> Any:
+    """Returns the experiment's config; with the section of a plug-in that a path leads into, such as a schedule's."""
+    value, section = resolve(()).config, ""
+    for key in fields.parse_path(path):
+        inside = fields.child(value, key)
+        if inside is Ellipsis and isinstance(value, OneOf) and value.PLUGINS and key in value.PLUGINS.names():
+            return resolve([f"{section}.type={key}"]).config
+        value, section = inside, fields.join(section, key)
+    return resolve(()).config
 
 
 def _field_path(config: Any, path: str) -> str:

@@ -1,6 +1,7 @@
 """The space of a sweep: its language, its check against the experiment, and in which branch a field is drawn."""
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from typing import Literal
 
@@ -8,9 +9,10 @@ import optuna
 import pytest
 
 from official_trainer import config
-from official_trainer.config import Config, ConfigError, Fraction, OneOf, Positive
+from official_trainer.config import Config, ConfigError, ExperimentConfig, Fraction, OneOf, Positive, components
 from official_trainer.sweeps import distributions, space, study
 from official_trainer.sweeps.settings import Objective, SweepConfig
+from tests import ROOT
 from tests.support import golden
 
 
@@ -101,6 +103,28 @@ def test_each_form_is_a_distribution_of_optuna():
         assert distributions.read("x", text).distribution == distribution
     named = distributions.read("model", {"choice": {"small": {"type": "deep"}, "none": {"type": "flat"}}})
     assert named.text("small") == "{type: deep}" and distributions.read("x", "int(1, 9)").text(3) == "3"
+
+
+def test_the_fields_of_a_plug_in_are_drawn_where_it_is_chosen(tmp_path, monkeypatch):
+    """N21, T15: as those of any other branch; a field that it has not is refused with its fields."""
+    (tmp_path / "schedules").mkdir()
+    source = (ROOT / "tests" / "support" / "attached_state" / "schedules" / "triangle.py").read_text()
+    (tmp_path / "schedules" / "triangle.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(components, "_workspace", [tmp_path])
+    rate = "trainer.optimizer_config.learning_rate"
+
+    def of_rate(**written):
+        written = {f"{rate}.{path.replace('__', '.')}": text for path, text in written.items()}
+        return space.read(written, lambda path: None, lambda sets: config.resolve(ExperimentConfig(), sets=list(sets)))
+
+    drawn_of = of_rate(triangle__high="log(0.001, 0.1)", type="choice(constant, triangle)")
+    assert [*drawn(drawn_of, **{f"{rate}.type": "constant"})] == [f"{rate}.type"]
+    assert [*drawn(drawn_of, **{f"{rate}.type": "triangle"})] == [f"{rate}.type", f"{rate}.triangle.high"]
+    with pytest.raises(ConfigError, match=r"triangle.hihg: unknown field of TriangleConfig; did you mean 'high'\?"):
+        of_rate(triangle__hihg="log(0.001, 0.1)", type="choice(constant, triangle)")
+    sys.modules.pop("schedules.triangle", None)
+    sys.modules.pop("schedules", None)
 
 
 def test_what_is_no_distribution_is_refused(request):
