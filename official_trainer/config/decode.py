@@ -179,7 +179,8 @@ class Decoder:
         if not scalars.is_of(value, tp):
             words = [str(word) for word in typing.get_args(tp)]
             near = best_match(str(value), words) if typing.get_origin(tp) is Literal else ""
-            return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, near=near)
+            fix = "remove the quotes" if tp in (int, float) and scalars.is_number(value) else ""
+            return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, near=near, fix=fix)
         result = tp(value) if tp in (int, float) else value
         if refused := limits.unstorable(result):
             return self._fail(node, path, refused, got=node.shown)

@@ -207,7 +207,10 @@ class Reader:
         except OSError as error:
             self._fail(f"cannot read configuration file '{shorten(name)}': {error.strerror}", named_at)
         else:
-            return _unmarked(text)
+            if not name.endswith(".py"):
+                return _unmarked(text)
+            fix = "give the name of an experiment that it registers, with --experiment"
+            self._fail(f"'{shorten(name)}' is Python, and a configuration file is YAML", named_at, fix=fix)
         return None
 
     def _fail(self, what: str, origin: Origin | None, path: str = "", near: str = "", fix: str = "") -> None:

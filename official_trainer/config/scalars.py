@@ -83,6 +83,11 @@ def is_of(value: Any, tp: Any) -> bool:
     return isinstance(value, int | float if tp is float else tp)
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of Python code is the text of a number."""
+    return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
+
+
 def _storable(text: str) -> str:
     if wrong := limits.unstorable(text):
         raise MisreadError(wrong, fix="write it as UTF-8")

@@ -111,11 +111,14 @@ def test_missing_and_unreadable_files(write, tmp_path):
     write("", "lib/common.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"a: \xff")
     (tmp_path / "folder.yaml").mkdir()
-    assert problems(config_files=["nowhere/x.yaml", "lib/comon.yaml", "bytes.yaml", "folder.yaml"]) == [
+    write("import keras\n", "x.py")
+    assert problems(config_files=["nowhere/x.yaml", "lib/comon.yaml", "bytes.yaml", "folder.yaml", "x.py"]) == [
         "there is no configuration file 'nowhere/x.yaml'",
         "there is no configuration file 'lib/comon.yaml'; did you mean 'lib/common.yaml'?",
         "configuration file 'bytes.yaml' is not UTF-8 text (byte 3); save it as UTF-8",
         "cannot read configuration file 'folder.yaml': Is a directory",
+        "'x.py' is Python, and a configuration file is YAML; give the name of an experiment that it registers, with "
+        "--experiment",
     ]
     top = write("base: lib/comon.yaml\n")
     assert problems(config_files=[top]) == [
@@ -162,6 +165,7 @@ IN_PYTHON = [
     (Model(filters=(1, "b")), "filters[1]: must be an integer, got 'b'"),
     (Model(window=(1,)), "window: must be a list of 2 items (an integer, a number), got 1 item"),
     (Model(weights={"a": "b"}), "weights.a: must be a number, got 'b'"),
+    (Model(weights={"a": "1e-3"}), "weights.a: must be a number, got '1e-3'; remove the quotes"),
     (Model(weights={1: 2.0}), "weights: must be a mapping to numbers, got {1: 2.0}"),
     (Model(anything=object), "anything: must be any value, got <class 'object'>"),
     (Model(blocks=(Block(x="a"),)), "blocks[0].x: must be an integer, got 'a'"),
