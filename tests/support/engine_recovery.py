@@ -21,6 +21,7 @@ class Stream:
     bad_too: tuple[int, ...] = ()
     loud: tuple[int, ...] = ()
     without: tuple[int, ...] = ()
+    is_first_stage = False
 
 
 def batches():
@@ -37,7 +38,12 @@ def batches():
 
 
 class BadBatchTask(toy.ToyTask):
-    """The toy task on batches that tests choose."""
+    """The toy task on batches that tests choose; its first layer is frozen in a first stage."""
+
+    def build_model(self):
+        model = super().build_model()
+        model.layers[1].trainable = not Stream.is_first_stage
+        return model
 
     def build_inputs(self, params, input_context=None):
         if not params.is_training:
@@ -65,6 +71,7 @@ def choose_batches(monkeypatch):
     monkeypatch.setattr(Stream, "bad_index", BAD_STEP - 1)
     for name in ("bad_too", "loud", "without"):
         monkeypatch.setattr(Stream, name, ())
+    monkeypatch.setattr(Stream, "is_first_stage", False)
     return Stream
 
 

@@ -176,6 +176,29 @@ def test_each_recovery_scales_again_and_the_scale_outlives_the_setting(model_dir
         assert rates(model_dir)[step] == pytest.approx(unscaled / scale, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("bad_step", "sets"),
+    [
+        (BAD_STEP, ()),
+        (BAD_STEP, ("trainer.optimizer_config.ema={average_decay: 0.9}",)),
+        (45, ("trainer.recovery_checkpoints_back=2",)),  # it has a checkpoint of its own, and goes back further
+    ],
+    ids=["slots", "averages", "further"],
+)
+def test_a_stage_that_goes_back_to_the_one_before_begins_as_it_began(model_dir, tmp_path, stream, bad_step, sets):
+    """N54, N2: slots and averages of weights that were frozen begin anew once more, not with what they had come to."""
+    stream.is_first_stage = True
+    for folder in (model_dir, tmp_path / "clean"):
+        do(folder, *sets, "trainer.train_steps=30")
+    stream.is_first_stage, stream.bad_index = False, bad_step - 1
+    recovery = ("trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
+    do(model_dir, *sets, *recovery, allow_config_change=True)
+    assert values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"] == 1
+    stream.without = (bad_step - 1,)
+    do(tmp_path / "clean", *sets, allow_config_change=True)
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+
+
 @pytest.mark.full
 def test_going_back_takes_back_the_best_of_later_steps(model_dir, tmp_path, stream, caplog):
     """N2, T11: record, checkpoint and export; then the run ends with the best of one that never saw the batch."""
