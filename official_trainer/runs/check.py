@@ -26,10 +26,12 @@ from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine import non_finite
 from official_trainer.engine.first_trace import flops_of_train_step
 from official_trainer.engine.recovery import LossBound, NonFiniteError
+from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import UserError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.runs.build import beside_of, build, schedule_of, store_of, trackers_of
+from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
@@ -55,8 +57,11 @@ def check(job: Job, metrics: Sequence[str] = ()) -> Iterator[CheckStep]:
       job: what is tried.
       metrics: what evaluations have to produce, beside what the config names.
     """
-    with contextlib.ExitStack() as held:
-        for name, step in _DryRun(job, metrics, held).steps():
+    # A stall, such as of data that never comes, leaves its report beside the other temporary files.
+    watchdog = Watchdog(job.config.runtime, tempfile.gettempdir())
+    with contextlib.ExitStack() as held, watchdog:
+        for name, step in _DryRun(job, metrics, held, watchdog.observe).steps():
+            watchdog.enter(name)
             start = time.monotonic()
             try:
                 outcome = step()
@@ -70,8 +75,10 @@ def check(job: Job, metrics: Sequence[str] = ()) -> Iterator[CheckStep]:
 class _DryRun:
     """The parts of a run, each built by the step that tries it; what is written goes when `held` is closed."""
 
-    def __init__(self, job: Job, metrics: Sequence[str], held: contextlib.ExitStack) -> None:
-        self._job, self._metrics, self._held = job, metrics, held
+    def __init__(
+        self, job: Job, metrics: Sequence[str], held: contextlib.ExitStack, observe: Callable[[Trainer], object]
+    ) -> None:
+        self._job, self._metrics, self._held, self._observe = job, metrics, held, observe
         self._scratch = job  # in a temporary folder, once `model_dir` is known to be usable
         self._evaluates = TRAINING_MODES.get(job.mode, "interval") != "never"
 
@@ -109,6 +116,7 @@ class _DryRun:
 
     def _build(self) -> str:
         self.trainer = build(self._scratch, trains=True, keeps_best=self._evaluates)
+        self._observe(self.trainer)
         self.schedule = schedule_of(self._job, self.trainer)
         trackers_of(self._scratch)  # which open nothing yet
         count = variables.count(self.trainer.model).trainable

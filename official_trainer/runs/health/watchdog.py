@@ -13,6 +13,7 @@ import contextlib
 import faulthandler
 import functools
 import itertools
+import logging
 import math
 import os
 import socket
@@ -29,13 +30,15 @@ from official_trainer.errors import ExitCode
 from official_trainer.runs.recorded import duration_text
 from official_trainer.threads import RepeatingThread, WorkerThread, has_ended
 
+_logger = logging.getLogger(__name__)
+
 FACTOR = 10
 """A time without progress is no stall unless it is this many times as long as the longest one of its phase before."""
 
 WAITING = "wait"
 """The phase of a process that waits for the next call of the chief, which may take any time."""
 
-_DAY_SECONDS = 86400.0
+_DAY_SECONDS, _PATIENCE_SECONDS = 86400.0, 60.0
 _STDERR = 2  # not sys.stderr: the thread that hangs may hold its lock
 
 _STORAGE = (
@@ -66,6 +69,11 @@ _MEANINGS = {
 """What a process does in a phase, while it waits for a batch (`input`) or for other processes (`peers`), and what it
 usually means that it does not end."""
 
+
+_NO_BATCH = (
+    "no batch has come for %s. A shuffle may still fill its buffer, or a disk or a network be slow; but data that "
+    "repeats, and of which a filter leaves nothing, never has a batch. After %s the process ends (runtime.%s)"
+)
 
 Told = Callable[[str, ExitCode], object]
 """Is told of a stall: what the process did, what that usually means and what to do; and the exit code of the process,
@@ -113,6 +121,7 @@ class Watchdog:
         self._step: int | None = None
         self._polls = self._polls_before = 0  # so far, and at the last progress
         self._longest_seconds: dict[str, float] = {}  # without progress, by phase
+        self._has_warned = False
         self._thread = RepeatingThread("stall-watchdog", self.poll, self.poll_seconds)
 
     def __enter__(self) -> Watchdog:
@@ -156,7 +165,11 @@ class Watchdog:
         if self._thread.is_stopped:  # meanwhile
             faulthandler.cancel_dump_traceback_later()
             return
-        if (waited_seconds := self._waited_seconds) <= limit_seconds:
+        waited_seconds = self._waited_seconds
+        if activity == "input" and waited_seconds > _PATIENCE_SECONDS and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(_NO_BATCH, duration_text(waited_seconds), duration_text(limit_seconds), field)
+        if waited_seconds <= limit_seconds:
             return
         doing, meaning = _MEANINGS.get(activity, (f"in phase {activity}", "The stacks show where it waits."))
         at = "" if self._step is None else f" at step {self._step}"

@@ -84,6 +84,21 @@ def test_each_phase_has_a_first_time():
     assert "raise runtime.stall_startup_seconds" in watched.stalls[0][0]
 
 
+def test_a_first_batch_that_does_not_come_is_warned_of_once(caplog):
+    """N12: after a minute, long before it is a stall; not while a first step compiles."""
+    watched = Watched(trainer=(trainer := Trainer()))
+    watched.enter("train")
+    watched.wait(200)
+    assert not caplog.messages
+    trainer.is_waiting = True
+    watched.wait(300)
+    assert caplog.messages == [
+        "no batch has come for 3 min 21 s. A shuffle may still fill its buffer, or a disk or a network be slow; but "
+        "data that repeats, and of which a filter leaves nothing, never has a batch. After 16 min 40 s the process "
+        "ends (runtime.stall_startup_seconds)"
+    ]
+
+
 def test_whoever_waits_for_the_chief_may_wait():
     """N12: a worker has nothing to do while the chief saves."""
     watched = Watched()
