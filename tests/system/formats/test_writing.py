@@ -24,13 +24,9 @@ def export(run, folder, formats, *words):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """A run of `digits_mlp`, and its export in all formats."""
-    folder = tmp_path_factory.mktemp("formats")
-    run = trained_digits(folder)
-    done = export(run, folder, ALL)
-    assert done.code == 0, done.err
-    return run, run / "export" / "20"
+def trained(tmp_path_factory):
+    """A run of `digits_mlp` without an export."""
+    return trained_digits(tmp_path_factory.mktemp("trained"))
 
 
 def whole(export_dir):
@@ -45,51 +41,51 @@ def do(verb, folder, formats, *words):
     return run_command(command, cwd=ROOT / "tests" / "support" / "formats", folder=folder)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_format_is_the_model(exported, name):
-    """N46: a file computes what the SavedModel does, and `export.json` says what was measured."""
-    export_dir = exported[1]
-    path = export_dir / FORMAT_FILES.get(name, "")
-    record = json.loads((export_dir / "export.json").read_text())["formats"][name]
-    assert all(values[record["limit_of"]] <= record["limit"] for values in record["difference"].values())
-    if name != "saved_model":
-        assert record["bytes"] == path.stat().st_size
-    if name == "weights":
-        return
+def test_formats_are_the_model_and_their_contract_is_beside_them(trained, tmp_path):
+    """N46: files compute what the SavedModel does; their contract has names, types, shapes and what the task says."""
+    run, export_dir = tmp_path / "run", tmp_path / "run" / "export" / "20"
+    shutil.copytree(trained, run)
+    done = export(run, tmp_path, ALL)
+    assert done.code == 0, done.err
+    for name, record in json.loads((export_dir / "export.json").read_text())["formats"].items():
+        assert all(values[record["limit_of"]] <= record["limit"] for values in record["difference"].values()), name
     batch = {"image": np.random.default_rng(0).random([32, 8, 8, 1], np.float32)}
-    (wanted,), (outputs,) = (readers.outputs(str(model), [batch]) for model in (export_dir, path))
-    limit = 0.1 if name in ("tflite_float16", "tflite_dynamic", "tflite_int8") else 1e-5
-    for output, values in outputs.items():
-        assert values.shape == wanted[output].shape
-        assert np.abs(values - wanted[output]).max() <= limit * np.ptp(wanted[output])
+    (wanted,) = readers.outputs(str(export_dir), [batch])
+    for name in {*FORMAT_FILES} - {"weights"}:
+        path, limit = export_dir / FORMAT_FILES[name], 1e-5 if name in ("tflite", "onnx", "keras") else 0.1
+        assert json.loads((export_dir / "export.json").read_text())["formats"][name]["bytes"] == path.stat().st_size
+        (outputs,) = readers.outputs(str(path), [batch])
+        assert outputs.keys() == wanted.keys()
+        for output, values in outputs.items():
+            assert values.shape == wanted[output].shape, (name, output)
+            assert np.abs(values - wanted[output]).max() <= limit * np.ptp(wanted[output]), (name, output)
+    contract_is_there(export_dir)
+    a_format_that_is_not_the_model_fails_by_its_name(run, tmp_path)
 
 
-def test_the_contract_is_beside_the_files(exported):
-    """N46: names, types and shapes, and what the task says; int8 inside takes and returns what it says."""
+def contract_is_there(export_dir):
+    """Names, types and shapes, and what the task says; int8 inside takes and returns what it says."""
     from ai_edge_litert.interpreter import Interpreter
 
-    path = str(exported[1] / FORMAT_FILES["tflite_int8"])
-    said = json.loads((exported[1] / CONTRACT).read_text())
+    said = json.loads((export_dir / CONTRACT).read_text())
     assert said["inputs"] == [{"name": "image", "dtype": "float32", "shape": [None, 8, 8, 1]}]
     assert {row["name"] for row in said["outputs"]} == {"logits", "probabilities"}
     assert said["about"]["labels"] == {"probabilities": list("0123456789")}
-    interpreter = Interpreter(model_path=path)
+    interpreter = Interpreter(model_path=str(export_dir / FORMAT_FILES["tflite_int8"]))
     inputs = interpreter.get_signature_runner("serving_default").get_input_details()
-    assert {name: each["dtype"] for name, each in inputs.items()} == {"image": np.float32}
-    assert [each["dtype"] for each in interpreter.get_tensor_details()].count(np.int8) >= 4
+    assert {name: details["dtype"] for name, details in inputs.items()} == {"image": np.float32}
+    assert [details["dtype"] for details in interpreter.get_tensor_details()].count(np.int8) >= 4
 
 
-def test_a_format_that_is_not_the_model_fails_the_export_by_its_name(exported, tmp_path):
-    """N46: what was there stays, and nothing half-written is beside it."""
-    run = tmp_path / "run"
-    shutil.copytree(exported[0], run)
-    done = export(run, tmp_path, ("onnx", "tflite_int8"), "trainer.export.max_difference=1e-7")
+def a_format_that_is_not_the_model_fails_by_its_name(run, folder):
+    """What was exported before stays, and nothing half-written is beside it."""
+    done = export(run, folder, ("onnx", "tflite_int8"), "trainer.export.max_difference=1e-7")
     assert done.code == 1
     assert "nothing is exported, because of these formats:\n  tflite_int8: its output " in done.err
     assert "of its range (mean), and 1e-07 is allowed; " in done.err
     assert "onnx" not in done.err.partition("these formats:")[2]
     assert [path.name for path in (run / "export").iterdir()] == ["20"]
-    assert whole(run / "export" / "20") == set(ALL)
+    assert whole(run / "export" / "20") == {*ALL}
 
 
 STATE = "it keeps no state of a layer from one call to the next; build the model with stateful=False"
@@ -154,12 +150,12 @@ def test_a_saved_model_is_compared_with_its_own_signature(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def changes(exported, tmp_path_factory):
+def changes(trained, tmp_path_factory):
     """How many changes on disk an export in several formats makes in a run."""
     disk.require()
     folder = tmp_path_factory.mktemp("changes")
     run, log = folder / "run", folder / "changes"
-    shutil.copytree(exported[0], run, ignore=shutil.ignore_patterns("export"))
+    shutil.copytree(trained, run)
     first = functools.partial(disk.arm, str(run), log=str(log))
     words = ["export", f"--model_dir={run}", f"--format={','.join(QUICK)}"]
     assert Command(words, first=first, cwd=ROOT, folder=folder).wait().code == 0
@@ -167,10 +163,10 @@ def changes(exported, tmp_path_factory):
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 30))])
-def test_a_kill_leaves_all_files_or_none(exported, changes, tmp_path, seed):
+def test_a_kill_leaves_all_files_or_none(trained, changes, tmp_path, seed):
     """N46: at any change on disk of an export in several formats; the next export needs no help."""
     run, number = tmp_path / "run", random.Random(seed).randint(1, changes)
-    shutil.copytree(exported[0], run, ignore=shutil.ignore_patterns("export"))
+    shutil.copytree(trained, run)
     words = ["export", f"--model_dir={run}", f"--format={','.join(QUICK)}"]
     options = {"cwd": ROOT, "folder": tmp_path}
     killed = Command(words, first=functools.partial(disk.arm, str(run), number, -signal.SIGKILL), **options).wait()

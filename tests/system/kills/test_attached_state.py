@@ -66,7 +66,14 @@ def test_a_killed_run_keeps_its_own_schedule_and_optimizer(keras, shared, tmp_pa
     check(shared, case, [Step(6)], tmp_path, (STEP_BY_STEP,))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+CHECKED = {*REFUSED, "several_optimizers", "statistics", "unsaved"}
+"""By default; the others in the full tier."""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(program, marks=() if program in CHECKED else pytest.mark.full) for program in PROGRAMS],
+)
 def test_check_agrees(program, tmp_path):
     """N52: it refuses what a run refuses, with the name, the line and the way out, and nothing else."""
     keras = KERASES[PROGRAMS.index(program) % 2]
@@ -114,7 +121,7 @@ TWO_WORKERS = ["second_optimizer", "teacher", "memory_bank", "spectral_norm", "g
 @pytest.mark.parametrize(
     ("program", "keras"),
     [
-        pytest.param(program, keras, marks=() if number in (0, 5) else pytest.mark.full)
+        pytest.param(program, keras, marks=() if number == 5 else pytest.mark.full)
         for number, (program, keras) in enumerate(itertools.product(TWO_WORKERS, KERASES))
     ],
 )
