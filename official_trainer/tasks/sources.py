@@ -210,7 +210,8 @@ def load(module: NamedModule) -> None:
         what = "cannot be imported" if module.package == FOLDER else what
         problem = contract.failure(what, error, module.name, module.named_by)
         if missing:
-            near = _near(missing, folders)
+            beside = [] if "." in missing else getattr(sys.modules.get(FOLDER), "__path__", [])
+            near = _near(f"{FOLDER}.{missing}", beside) or _near(missing, folders)
             fix = "" if near or "." in missing else f"if it is a package, install it: pip install {missing}"
             problem = dataclasses.replace(problem, near=near, fix=fix)
         raise ConfigError([problem]) from error
