@@ -381,6 +381,24 @@ def warn_of_pairs(task: Any, labels: Any, outputs: Any, before: int) -> None:
         _warn_of_pairs(type(task).__name__, *(f"{tensor.dtype.name} {tensor.shape}" for tensor in pair))
 
 
+def check_metric(metric: Any, labels: Any, outputs: Any) -> None:
+    """Refuses class numbers for a metric that takes vectors, which would count the first class as each label.
+
+    Args:
+      metric: that is updated with both.
+      labels: class numbers are `[batch]` or `[batch, 1]`.
+      outputs: `[batch, classes]`.
+
+    Raises:
+      ValueError: the shapes do not fit.
+    """
+    shapes = [tensor.shape for tensor in (labels, outputs) if isinstance(tensor, tf.Tensor) and tensor.shape.rank]
+    if len(shapes) == 2 and {"CategoricalAccuracy", "TopKCategoricalAccuracy"} & kerases.kinds(metric):
+        of_labels, of_outputs = shapes
+        if (of_outputs[-1] or 1) > 1 and (of_labels.rank < of_outputs.rank or of_labels[-1] == 1):
+            raise ValueError(f"Shapes {of_labels} and {of_outputs} are incompatible in the metric '{metric.name}'")
+
+
 def _columns(tensor: Any) -> int:
     """Returns 0 for a tensor `[batch]` and 1 for `[batch, 1]`; 2 for any other."""
     rank, shape = tensor.shape.rank, tensor.shape

@@ -197,6 +197,7 @@ class Task:
           model_outputs: what the model returned for it.
         """
         for metric in metrics:
+            contract.check_metric(metric, labels, model_outputs)
             convert(metric.update_state)(labels, model_outputs)
 
     @do_not_convert
