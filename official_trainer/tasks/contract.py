@@ -259,7 +259,21 @@ def optimizer_of(task: Any, config: Any, model: Any) -> Any:
             raise _refusal(task, "create_optimizer", "an optimizer", optimizer, fix)
         if what := other_keras(model, [optimizer]):
             raise ContractError(what)
+        section = getattr(config.trainer.optimizer_config, "learning_rate", None)
+        rate = kerases.of(optimizer).rate(optimizer)
+        if section is not None and section.type and isinstance(rate, tf.Variable):
+            warmup = config.trainer.optimizer_config.warmup.type
+            is_constant = section.type == "constant" and not warmup
+            if not is_constant or not math.isclose(rate.numpy(), section.get().learning_rate, rel_tol=1e-5):
+                said = f"{section.get().learning_rate:g}" if is_constant else warmup or section.type
+                _logger.warning(_OTHER_RATE, optimization.described(optimizer), said)
     return optimizer
+
+
+_OTHER_RATE = (
+    "the optimizer is %s at all steps, and trainer.optimizer_config asks for another learning rate, %s: use that one "
+    "where the optimizer is built, or do not set it"
+)
 
 
 def metrics_of(task: Any, model: Any, *, training: bool) -> list[Any]:
