@@ -216,6 +216,19 @@ def meaning_of(error: BaseException) -> tuple[str, bool]:
     return "", False
 
 
+def swap_of(error: BaseException, batch: str) -> str:
+    """Returns what to say if features and labels are in each other's place; empty if nothing shows that.
+
+    Args:
+      error: of a model that gets inputs of another shape than it is built for.
+      batch: in words, `features int64[32], labels float32[32,13]`.
+    """
+    wanted = re.search(r"xpected shape[ =]\(None, ([\d, ]+)\)", text_of(error))
+    if wanted is None or not re.search(rf"labels \w+\[[\d?]+,{wanted[1].replace(' ', '')}\]", batch):
+        return ""
+    return "The labels have the shape of the model's input: have build_inputs yield (features, labels), in this order."
+
+
 def _near(error: BaseException) -> list[str]:
     """Returns the names that an unknown one may be a misspelling of."""
     name: object = getattr(error, "name", None)

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from traceback import FrameSummary
 from typing import Any
 
-from official_trainer import files
+from official_trainer import files, lazy
 from official_trainer.config.errors import line_of_class
 from official_trainer.errors import ExitCode, UserError, describe_error, first_line, text_of, without_arrays
 from official_trainer.inputs.reader import ExampleError
-from official_trainer.runs.mistakes.meanings import meaning_of
+from official_trainer.runs.mistakes.meanings import meaning_of, swap_of
 from official_trainer.user_code import definition_of, is_ours, is_users, note, notes_on
 
 _logger = logging.getLogger(__name__)
@@ -137,6 +137,7 @@ def _of_users_code(error: BaseException, notes: Mapping[str, Any]) -> Report:
     """Returns the report of an error without the line of its file."""
     first, task = _first_raised(error), notes.get("task")
     meaning, is_data = meaning_of(first)
+    meaning = swap_of(first, notes.get("batch", "")) or meaning
     lines = [*_location(_users_lines(error, notes), notes), f"  {_cut(_in_one_line(first), 2)}"]
     if meaning:
         lines.append(f"  {_cut(meaning, 2)}")
@@ -210,6 +211,7 @@ def _users(stack: Sequence[FrameSummary], module: str) -> list[FrameSummary]:
     """
     users: list[FrameSummary] = []
     is_ours_before = False
+    stack = [frame for frame in stack if frame.filename != lazy.__file__]  # it stands for the module in the line before
     first = next((number for number, frame in enumerate(stack) if is_ours(frame.filename)), 0)
     for frame in stack[first:]:
         if is_ours(frame.filename):
