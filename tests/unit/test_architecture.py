@@ -31,8 +31,8 @@ CORE = {
 SATELLITES = {"formats", "launch", "program", "reports", "sources", "sweeps"}
 
 MAX_LINES = {
-    **{"formats": 800, "launch": 2350, "program": 4450, "reports": 2000, "sources": 1250, "sweeps": 2000},
-    **{"tasks": 7350, "runs": 5650, "engine": 5450, "config": 6050, "inputs": 3450, "cli": 2900, "tracking": 3050},
+    **{"formats": 800, "launch": 2350, "program": 4450, "reports": 2000, "sources": 1250, "sweeps": 2050},
+    **{"tasks": 7400, "runs": 5700, "engine": 5450, "config": 6050, "inputs": 3450, "cli": 2900, "tracking": 3050},
     **{"actions": 2150, "checkpoints": 2500, "distributed": 2000, "garden": 1500, "processes": 1000},
 }
 """The most lines of a package, `.py` and `.pyi`. A change that needs more says why in its commit."""
