@@ -141,9 +141,7 @@ def _is_loaded(name: str) -> bool:
 
 @contextlib.contextmanager
 def importing_users_module(name: str) -> Iterator[None]:
-    """For a block that imports a module of the user's: there `import keras` imports nothing until it is used.
-
-    Nor does `import keras_hub`.
+    """For a block that imports a user's module: there `import keras`, or `keras_hub`, imports nothing until it is used.
 
     So an experiment is listed, shown and checked without TensorFlow. Keras 3 counts as used if the module, or another
     one of its package that it imports, names it.

@@ -26,7 +26,6 @@ from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine import non_finite
 from official_trainer.engine.first_trace import flops_of_train_step
 from official_trainer.engine.recovery import LossBound, NonFiniteError
-from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import UserError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
@@ -58,9 +57,8 @@ def check(job: Job, metrics: Sequence[str] = ()) -> Iterator[CheckStep]:
       metrics: what evaluations have to produce, beside what the config names.
     """
     # A stall, such as of data that never comes, leaves its report beside the other temporary files.
-    watchdog = Watchdog(job.config.runtime, tempfile.gettempdir())
-    with contextlib.ExitStack() as held, watchdog:
-        for name, step in _DryRun(job, metrics, held, watchdog.observe).steps():
+    with contextlib.ExitStack() as held, Watchdog(job.config.runtime, tempfile.gettempdir()) as watchdog:
+        for name, step in _DryRun(job, metrics, held, watchdog).steps():
             watchdog.enter(name)
             start = time.monotonic()
             try:
@@ -75,10 +73,8 @@ def check(job: Job, metrics: Sequence[str] = ()) -> Iterator[CheckStep]:
 class _DryRun:
     """The parts of a run, each built by the step that tries it; what is written goes when `held` is closed."""
 
-    def __init__(
-        self, job: Job, metrics: Sequence[str], held: contextlib.ExitStack, observe: Callable[[Trainer], object]
-    ) -> None:
-        self._job, self._metrics, self._held, self._observe = job, metrics, held, observe
+    def __init__(self, job: Job, metrics: Sequence[str], held: contextlib.ExitStack, watchdog: Watchdog) -> None:
+        self._job, self._metrics, self._held, self._watchdog = job, metrics, held, watchdog
         self._scratch = job  # in a temporary folder, once `model_dir` is known to be usable
         self._evaluates = TRAINING_MODES.get(job.mode, "interval") != "never"
 
@@ -116,7 +112,7 @@ class _DryRun:
 
     def _build(self) -> str:
         self.trainer = build(self._scratch, trains=True, keeps_best=self._evaluates)
-        self._observe(self.trainer)
+        self._watchdog.observe(self.trainer)
         self.schedule = schedule_of(self._job, self.trainer)
         trackers_of(self._scratch)  # which open nothing yet
         count = variables.count(self.trainer.model).trainable

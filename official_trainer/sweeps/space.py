@@ -90,11 +90,12 @@ def read(written: Mapping[str, Written], origin_of: Callable[[str], Origin | Non
     Raises:
       ConfigError: with the problems, each at its place.
     """
+    base = resolve(()).config
     drawn: dict[str, Field] = {}
     problems: list[Problem] = []
     for path, distribution in written.items():
         try:
-            field, config = distributions.read(path, distribution), _config_with(path, resolve)
+            field, config = distributions.read(path, distribution), _config_with(base, path, resolve)
             fields.find(config, path)
         except ConfigError as error:
             problems += [dataclasses.replace(problem, path=path, origin=origin_of(path)) for problem in error.problems]
@@ -113,15 +114,15 @@ def read(written: Mapping[str, Written], origin_of: Callable[[str], Origin | Non
     return space
 
 
-def _config_with(path: str, resolve: Resolve) -> Any:
-    """Returns the experiment's config; with the section of a plug-in that a path leads into, such as a schedule's."""
-    value, section = resolve(()).config, ""
+def _config_with(config: Any, path: str, resolve: Resolve) -> Any:
+    """Returns a config; with the section of a plug-in that a path leads into, such as a schedule's."""
+    value, section = config, ""
     for key in fields.parse_path(path):
-        inside = fields.child(value, key)
-        if inside is Ellipsis and isinstance(value, OneOf) and value.PLUGINS and key in value.PLUGINS.names():
+        plugins = value.PLUGINS if isinstance(value, OneOf) and fields.child(value, key) is Ellipsis else None
+        if plugins and key in plugins.names():
             return resolve([f"{section}.type={key}"]).config
-        value, section = inside, fields.join(section, key)
-    return resolve(()).config
+        value, section = fields.child(value, key), fields.join(section, key)
+    return config
 
 
 def _field_path(config: Any, path: str) -> str:

@@ -262,18 +262,14 @@ def optimizer_of(task: Any, config: Any, model: Any) -> Any:
         section = getattr(config.trainer.optimizer_config, "learning_rate", None)
         rate = kerases.of(optimizer).rate(optimizer)
         if section is not None and section.type and isinstance(rate, tf.Variable):
-            warmup = config.trainer.optimizer_config.warmup.type
-            is_constant = section.type == "constant" and not warmup
-            if not is_constant or not math.isclose(rate.numpy(), section.get().learning_rate, rel_tol=1e-5):
-                said = f"{section.get().learning_rate:g}" if is_constant else warmup or section.type
-                _logger.warning(_OTHER_RATE, optimization.described(optimizer), said)
+            is_constant = section.type == "constant" and config.trainer.optimizer_config.warmup.type is None
+            if not (is_constant and math.isclose(rate.numpy(), section.get().learning_rate, rel_tol=1e-5)):
+                _logger.warning(
+                    "the optimizer is %s at all steps, and trainer.optimizer_config asks for another learning rate: "
+                    "use that one where the optimizer is built, or do not set it",
+                    optimization.described(optimizer),
+                )
     return optimizer
-
-
-_OTHER_RATE = (
-    "the optimizer is %s at all steps, and trainer.optimizer_config asks for another learning rate, %s: use that one "
-    "where the optimizer is built, or do not set it"
-)
 
 
 def metrics_of(task: Any, model: Any, *, training: bool) -> list[Any]:
@@ -398,13 +394,8 @@ def warn_of_pairs(task: Any, labels: Any, outputs: Any, before: int) -> None:
 def check_metric(metric: Any, labels: Any, outputs: Any) -> None:
     """Refuses class numbers for a metric that takes vectors, which would count the first class as each label.
 
-    Args:
-      metric: that is updated with both.
-      labels: class numbers are `[batch]` or `[batch, 1]`.
-      outputs: `[batch, classes]`.
-
     Raises:
-      ValueError: the shapes do not fit.
+      ValueError: labels are `[batch]` or `[batch, 1]`, and outputs `[batch, classes]`.
     """
     shapes = [tensor.shape for tensor in (labels, outputs) if isinstance(tensor, tf.Tensor) and tensor.shape.rank]
     if len(shapes) == 2 and {"CategoricalAccuracy", "TopKCategoricalAccuracy"} & kerases.kinds(metric):

@@ -38,7 +38,7 @@ FACTOR = 10
 WAITING = "wait"
 """The phase of a process that waits for the next call of the chief, which may take any time."""
 
-_DAY_SECONDS, _PATIENCE_SECONDS = 86400.0, 60.0
+_DAY_SECONDS, _SLOW_SECONDS = 86400.0, 60.0
 _STDERR = 2  # not sys.stderr: the thread that hangs may hold its lock
 
 _STORAGE = (
@@ -165,8 +165,7 @@ class Watchdog:
         if self._thread.is_stopped:  # meanwhile
             faulthandler.cancel_dump_traceback_later()
             return
-        waited_seconds = self._waited_seconds
-        if activity == "input" and waited_seconds > _PATIENCE_SECONDS and not self._has_warned:
+        if (waited_seconds := self._waited_seconds) > _SLOW_SECONDS and activity == "input" and not self._has_warned:
             self._has_warned = True
             _logger.warning(_NO_BATCH, duration_text(waited_seconds), duration_text(limit_seconds), field)
         if waited_seconds <= limit_seconds:

@@ -217,12 +217,7 @@ def meaning_of(error: BaseException) -> tuple[str, bool]:
 
 
 def swap_of(error: BaseException, batch: str) -> str:
-    """Returns what to say if features and labels are in each other's place; empty if nothing shows that.
-
-    Args:
-      error: of a model that gets inputs of another shape than it is built for.
-      batch: in words, `features int64[32], labels float32[32,13]`.
-    """
+    """Returns what to say if a batch, `features int64[32], labels float32[32,13]`, is the wrong way round; else ""."""
     wanted = re.search(r"xpected shape[ =]\(None, ([\d, ]+)\)", text_of(error))
     if wanted is None or not re.search(rf"labels \w+\[[\d?]+,{wanted[1].replace(' ', '')}\]", batch):
         return ""
