@@ -309,7 +309,7 @@ def test_what_was_read_once_answers_without_tensorflow(tmp_path, capsys):
     done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "train_steps: 3" in done.stdout
-    kept = Path(index.Cache("experiment resnet_imagenet").path)
+    (kept,) = Path(os.environ["XDG_CACHE_HOME"]).rglob("experiment resnet_imagenet.json")
     for damaged in (kept.read_text()[:100], "[1]", "[" * 100_000):
         kept.write_text(damaged)
         assert index.description("resnet_imagenet")["format"] == spec.FORMAT
