@@ -419,7 +419,8 @@ class Evaluation:
         for name, wanted_by in wanted.items():
             if monitored.find_value(logs, name, self.rule_of(name) or "max") is None:
                 produced = monitored.names(logs)
-                near = nearest(name, produced) or [other for other in sorted(produced) if name in other]
+                plain = name.removeprefix("val_")  # as Keras's callbacks name it
+                near = nearest(plain, produced) or [other for other in sorted(produced) if plain in other]
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise MonitoredMetricError(
                     f"{wanted_by}: evaluation does not produce {name!r}; it produces "

@@ -85,7 +85,7 @@ class CsvConfig(SourceConfig):
             types = dict(zip(columns, table.schema.types, strict=True))
             tables.append(_with_gaps(table, self.fill_null))
         schema = tables[0].schema
-        check_names(list(self.column_types), schema.names, "columns", "column_types")
+        check_names(list(self.column_types), schema.names, files[0], "column_types")
         tensor_types(schema, schema.names, files[0], "column_types", _OTHER_TYPE)
         fix = "write one that is, or set the column's type in column_types (NaN is a float32)"
         check_fill(schema, self.fill_null, schema.names, "fill_null", fix)

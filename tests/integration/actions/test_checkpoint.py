@@ -68,6 +68,8 @@ def test_a_metric_that_is_not_there_is_refused_before_training(model_dir):
     message = r"action 'checkpoint': evaluation does not produce 'validation_lost'; .*did you mean 'validation_loss'\?"
     with pytest.raises(LookupError, match=message):
         scripted_runs.do(model_dir, CheckpointConfig(template="{validation_lost:.2f}"))
+    with pytest.raises(LookupError, match=r"does not produce 'val_loss'; .*did you mean 'validation_loss'\?"):
+        scripted_runs.do(model_dir, CheckpointConfig(monitor="val_loss"))
     with pytest.raises(LookupError, match=r"action 'checkpoint': evaluation does not produce 'dev\|scor'"):
         scripted_runs.do(model_dir, CheckpointConfig(monitor="dev|scor"))
     assert committed_steps(model_dir) == ()

@@ -119,7 +119,7 @@ def test_a_file_is_read_as_it_is_now(tmp_path, monkeypatch):
         (
             "id,t\n1,2\n",
             {"column_types": {"ids": "int8"}},
-            "column_types: columns has no column 'ids'; did you mean id?",
+            "column_types: {path} has no column 'ids'; did you mean id?",
         ),
         ("", {}, "{path}: Empty CSV file; correct"),
         ("id;t\n1;2\n", {}, "delimiter: {path} has one column, 'id;t'; set delimiter: \";\""),
