@@ -94,6 +94,11 @@ _OF_CODE = (
         "functions of TensorFlow.",
     ),
     (
+        r"This optimizer can only be called for the variables it was originally built with",
+        "An optimizer changes the variables that it was first given; that of the config, those of the model. Make "
+        "another one for another model.",
+    ),
+    (
         r"(?:Dict|dict)['\"]? object has no attribute|unsupported operand type\(s\) .*'dict'|"
         r"Expected any non-tensor type, but got a tensor instead|"
         r"Attempt to convert a value \(\{.*to a Tensor|value \(\{.*with an unsupported type \(<class 'dict'>\)",
