@@ -81,17 +81,19 @@ def end_soon(code: int, seconds: float = _END_SECONDS) -> None:
 
 
 def _end(code: int, seconds: float) -> None:
+    left = _left()
     if code == 0:
         from official_trainer.cli import terminal
         from official_trainer.shown import first_few
 
-        what = f"still ran {seconds:g} s after the end, which ended it: {first_few([one.name for one in _left()])}"
+        what = f"still ran {seconds:g} s after the end, which ended it: {first_few([one.name for one in left])}"
         terminal.report_error(f"what your code started {what}. Join it, or give it daemon=True", "warning", "yellow")
     for child in _children():
         child.kill()
-    atexit._run_exitfuncs()  # as after the threads
-    sys.stdout.flush()
-    os._exit(code)
+    if any(isinstance(one, threading.Thread) for one in left):  # else Python is behind them, in what `atexit` runs
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def _left() -> list[Any]:

@@ -15,7 +15,7 @@ from tests import ROOT
 
 TIMEOUT_SECONDS = 120
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-"""What a process is that nobody has reaped yet."""
+"""The states of a process that has ended, and for which its parent has not waited."""
 
 
 class Launched:
@@ -68,7 +68,7 @@ def until(is_so, process=None):
 
 
 def is_alive(pid):
-    """Whether a process runs; one that nobody has reaped yet does not."""
+    """Whether a process runs; one that has ended, and for which its parent has not waited, does not."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() not in ENDED
     return False
