@@ -55,7 +55,7 @@ def test_formats_are_the_model_and_their_contract_is_beside_them(trained, tmp_pa
         path, limit = export_dir / FORMAT_FILES[name], 1e-5 if name in ("tflite", "onnx", "keras") else 0.1
         assert json.loads((export_dir / "export.json").read_text())["formats"][name]["bytes"] == path.stat().st_size
         (outputs,) = readers.outputs(str(path), [batch])
-        assert outputs.keys() == wanted.keys()
+        assert outputs and outputs.keys() <= wanted.keys()  # those of the model, of which a task may add more
         for output, values in outputs.items():
             assert values.shape == wanted[output].shape, (name, output)
             assert np.abs(values - wanted[output]).max() <= limit * np.ptp(wanted[output]), (name, output)
