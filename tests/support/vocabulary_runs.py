@@ -185,14 +185,14 @@ def small(kind, file, *, mode="int", size=None):
     lookup = kind.layers.StringLookup(name="words", output_mode=mode)
     lookup.adapt(np.array(FILES[file][0])[:, None])
     given = {"word": kind.Input((1,), dtype="string", name="word"), "number": kind.Input((1,), name="number")}
-    found = lookup(given["word"])
+    vectors = lookup(given["word"])
     if mode == "int":
         size = lookup.vocabulary_size() if size is None else size
-        found = kind.layers.Flatten()(kind.layers.Embedding(size, 2, name="embedding")(found))
+        vectors = kind.layers.Flatten()(kind.layers.Embedding(size, 2, name="embedding")(vectors))
     else:
         total = functools.partial(tf.reduce_sum, axis=-1, keepdims=True)
-        found = kind.layers.Lambda(lambda hot: total(tf.cast(hot, tf.float32)), output_shape=(1,))(found)
-    return kind.Model(given, {"scored": kind.layers.Dense(1, name="head")(found)})
+        vectors = kind.layers.Lambda(lambda hot: total(tf.cast(hot, tf.float32)), output_shape=(1,))(vectors)
+    return kind.Model(given, {"scored": kind.layers.Dense(1, name="head")(vectors)})
 
 
 fixed = functools.partial(small, size=20)

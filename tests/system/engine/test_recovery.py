@@ -94,7 +94,7 @@ def test_several_batches_that_fail_are_all_left_out(model_dir, tmp_path, stream,
     assert values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"] == 1 + len(bad_too)
     stream.without = (BAD_STEP - 1, *bad_too)
     do(tmp_path / "clean")
-    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+    assert all("position" in line for line in differences(model_dir, tmp_path / "clean"))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_batch_whose_loss_is_above_the_bound_is_found(model_dir, tmp_path, str
         assert batch["replica_0.features"][3, 2] == 1e6
     stream.without = (BAD_STEP - 1,)
     do(tmp_path / "clean", *sets)
-    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+    assert all("position" in line for line in differences(model_dir, tmp_path / "clean"))
 
 
 @pytest.mark.parametrize("rate", cases(RATES, "constant"))
@@ -196,7 +196,7 @@ def test_a_stage_that_goes_back_to_the_one_before_begins_as_it_began(model_dir, 
     assert values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"] == 1
     stream.without = (bad_step - 1,)
     do(tmp_path / "clean", *sets, allow_config_change=True)
-    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+    assert all("position" in line for line in differences(model_dir, tmp_path / "clean"))
 
 
 @pytest.mark.full
