@@ -97,11 +97,11 @@ def _create(model_dir: str) -> None:
     """Creates a run directory unless it is there, and checks that files can be created in it."""
     attempts_left = 9
     while True:
-        files.make_dirs(model_dir)
         try:
+            files.make_dirs(model_dir)
             files.check_writable(model_dir)
             return
-        except FileNotFoundError:  # another worker of the run has checked, too, and removed the empty directory
+        except (FileExistsError, FileNotFoundError):  # another worker, which checks too, removed it
             attempts_left -= 1
             if not attempts_left:
                 raise
@@ -376,9 +376,7 @@ class RunRecord:
 
 
 def _check_owner(model_dir: str, experiment: str, is_shared: bool) -> None:
-    if not files.exists(model_dir):
-        return
-    if not files.is_dir(model_dir):
+    if files.is_file(model_dir):
         raise ModelDirError(f"--model_dir={model_dir} is a file; name a directory.")
     run = read_run(model_dir)
     if run is None:
