@@ -72,13 +72,15 @@ class ChangedState:
 
     def _named(self, lost: Sequence[tuple[Any, Any]]) -> list[tuple[str, str, bool, Any]]:
         """Returns what handles lead to: its name, what it is, whether it is attached now, what changes it."""
-        by_path, unsaved, named = self._find(), attached.unsaved_state(self._task), []
-        values = [(_value_of(handle), handle, operation) for handle, operation in lost]
-        once = {id(value): (value, handle, operation) for value, handle, operation in reversed(values)}
-        for value, handle, operation in reversed(once.values()):
+        here = {id(handle): (path, value) for path, value in self._find().items() for handle in _handles(value)}
+        elsewhere = _values_of([handle for handle, _ in lost if id(handle) not in here])
+        unsaved, named, once = attached.unsaved_state(self._task), [], {}
+        for handle, operation in reversed(lost):
+            path, value = here.get(id(handle)) or ("", elsewhere.get(id(handle)))
+            once[id(value)] = path, value, operation
+        for path, value, operation in reversed(once.values()):
             if value is None:  # an iterator, a writer of summaries
                 continue
-            path = next((path for path, other in by_path.items() if any(h is handle for h in _handles(other))), "")
             name = str(getattr(value, "name", None) or type(value).__name__).removesuffix(":0")
             if not any(fnmatch.fnmatchcase(word, pattern) for word in (path, name) for pattern in unsaved):
                 is_variable = isinstance(value, tf.Variable)
@@ -110,19 +112,27 @@ def _handles(value: Any) -> list[Any]:
     return [copy.handle for shard in shards for copy in copies(shard)]
 
 
-def _value_of(handle: Any) -> Any:
-    """Returns the variable, with its copies, or the table that has a handle; None for anything else.
+def _values_of(handles: Sequence[Any]) -> dict[int, Any]:
+    """Returns, by the ids of handles, the variables, with their copies, or the tables that have them.
 
-    Called for an error only.
+    It looks at all objects of the process, so it is for what nothing known leads to.
     """
-    values: list[Any] = []
+    values: dict[int, Any] = {}
+    if not handles:
+        return values
+    wanted = {id(handle) for handle in handles}
     gc.unfreeze()  # what was there before TensorFlow was imported is left out else
-    for thing in gc.get_objects():
-        if issubclass(type(thing), tf.Variable) or attached.is_table(thing):
+    things = gc.get_objects()
+    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, tf.Variable | attached.tables())}
+    for thing in things:
+        if type(thing) in kinds:
             with contextlib.suppress(Exception):  # it is no longer whole
-                values += [thing] if any(other is handle for other in _handles(thing)) else []
+                held = _handles(thing)
+                for key in wanted.intersection(map(id, held)):
+                    if key not in values or len(held) > len(_handles(values[key])):
+                        values[key] = thing
     gc.freeze()
-    return max(values, key=lambda value: len(_handles(value)), default=None)
+    return values
 
 
 def _changed(graph: Any) -> list[tuple[Any, Any]]:

@@ -171,8 +171,12 @@ def unsaved_state(task: Any) -> tuple[str, ...]:
 
 def is_table(thing: Any) -> bool:
     """Whether an object is a hash table that can change."""
-    tables = tf.lookup.experimental
-    return issubclass(type(thing), tables.MutableHashTable | tables.DenseHashTable)  # asks no proxy for its class
+    return issubclass(type(thing), tables())  # asks no proxy for its class
+
+
+def tables() -> types.UnionType:
+    """Returns the classes of hash tables that can change."""
+    return tf.lookup.experimental.MutableHashTable | tf.lookup.experimental.DenseHashTable
 
 
 # Where variables were made.

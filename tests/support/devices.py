@@ -34,6 +34,7 @@ def _freed_memory(_devices):
     """Gives the memory of a module's models and graphs, which are cycles, back to the system after its last test."""
     yield
     gc.collect()
+    gc.freeze()
     if _libc:
         _libc.malloc_trim(0)
 
