@@ -27,6 +27,7 @@ def _devices():
     tf_keras.backend.experimental.enable_tf_random_generator()
     gc.collect()
     gc.freeze()  # the modules: a collection does not visit them again, and waits for fewer new objects
+    gc.set_threshold(50_000, 20, 100)  # traces make many objects, of which few are garbage: a twentieth of the time
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +35,7 @@ def _freed_memory(_devices):
     """Gives the memory of a module's models and graphs, which are cycles, back to the system after its last test."""
     yield
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # what is left: modules that its tests have imported
     if _libc:
         _libc.malloc_trim(0)
 

@@ -9,15 +9,13 @@ import pytest
 import benchmarks.__main__ as command
 from benchmarks import harness, processes, saves, steps
 from benchmarks.harness import Promise
+from tests.support.cases import cases
 
 PROMISES = (Promise("work (s)", "fast", "slow", 0.5), Promise("work (s)", "slow", "fast", 0.5))
 VALUES = {"work (s)": {"slow": [4.0, 5.0, 10.0], "fast": [1.0, 2.0, 2.0]}}
-LONG = ("steps", "jobs", "clusters", "saves", "resume", "goodput", "sweeps")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full) if name in LONG else name for name in command.PARTS]
-)
+@pytest.mark.parametrize("name", cases(command.PARTS, "commands"))
 def test_each_part_runs(name):
     """N27 (goodput): in real processes, with few steps; a promise of which nothing was measured would have no row."""
     processes.run(["-m", "benchmarks", name, "--quick"])

@@ -16,6 +16,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.tasks import contract, random_streams, registry
 from official_trainer.tasks import keras as kerases
 from tests import ROOT
+from tests.support.cases import cases
 
 NAMES = sorted(registry.named(ROOT))
 SEVERAL = ["digits_tasks"]  # whose tasks are tested below, as one
@@ -109,7 +110,7 @@ def test_metrics_have_the_names_that_the_config_uses():
         assert registry.get_config(name, ROOT).trainer.best_checkpoint_eval_metric in names
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", cases(SINGLE, *(name for name in SINGLE if name not in SMALL)))
 def test_training_lowers_the_loss_and_changes_every_weight(name):
     """G9: and an evaluation takes every batch of the held-out data, also a last, smaller one."""
     task = small_task(name)

@@ -154,7 +154,7 @@ def test_sets_share_a_directory(model_dir):
         (BEST, "b", 40, 0.9, {"b": 40, "c": 30}),  # takes the place of another
         full((BEST, "new", 20, 0.8, {"new": 20, "c": 30})),  # of the same step
         full((Retention(max_to_keep=2), "new", 40, 0.1, {"new": 40, "c": 30})),
-        (Retention(max_to_keep=2), "c", 30, 0.1, {"b": 20, "c": 30}),  # written again
+        full((Retention(max_to_keep=2), "c", 30, 0.1, {"b": 20, "c": 30})),  # written again
     ],
 )
 def test_a_death_between_any_two_writes(faults, model_dir, policy, name, step, value, expected):

@@ -12,7 +12,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
 from official_trainer.user_code import notes_on
 from tests.support import loops, toy
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 
 
 def batches(size):
@@ -132,7 +132,7 @@ class InArrays(toy.ToyTask):
         return super().build_losses(labels, model_outputs) + tf.gather(none, labels + 1_000)
 
 
-@pytest.mark.parametrize(("enable_xla", "publishes"), [(False, False), (True, True)])
+@pytest.mark.parametrize(("enable_xla", "publishes"), [full((False, False)), (True, True)])
 def test_what_is_said_of_a_batch_is_not_said_of_a_block(enable_xla, publishes):
     """N7, G12: blocks of batches are not the user's: neither an error nor a trace has their shapes."""
     trainer = toy.build(toy.experiment(enable_xla=enable_xla), task_cls=InArrays)

@@ -122,8 +122,8 @@ def trained(build):
     return read_all
 
 
-QUICK = [("arrays", (2, 4)), ("records", (4, 4)), ("tfds", (3, 3))]
-"""For each way to read a job: several replicas in each pipeline, pipelines that share examples, one file for each."""
+QUICK = [("arrays", (2, 4)), ("records", (4, 4))]
+"""Several replicas in each pipeline, and pipelines that share examples."""
 
 
 @pytest.mark.parametrize(("source", "job"), cases([(source, job) for source in SOURCES for job in JOBS], *QUICK))

@@ -10,6 +10,7 @@ from official_trainer.lazy import keras as keras2
 from official_trainer.lazy import tf
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint, load_program
 from official_trainer.tasks import metrics
+from tests.support.cases import cases
 from tests.support.programs import EXAMPLES, FEATURES, examples
 
 X = examples()[0]
@@ -26,7 +27,7 @@ for module in KERASES.values():
     module.saving.register_keras_serializable("tests.rewards")(closeness)
 
 
-@pytest.fixture(params=list(KERASES))
+@pytest.fixture(params=cases(list(KERASES), "3"))
 def keras(request):
     return KERASES[request.param]
 
@@ -55,6 +56,7 @@ def assert_alike(program, expected):
         np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("keras", KERASES, indirect=True)
 def test_a_reward_trains_as_a_loss_of_the_other_sign(keras):
     """K1: the same weights and the same `loss`, in a validation too; sample weights count alike."""
     arguments = {"sample_weight": WEIGHTS, "validation_split": 0.3, "batch_size": 8, "epochs": 2, "shuffle": False}

@@ -9,6 +9,7 @@ from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
 from tests.support import toy
+from tests.support.cases import full
 
 KERASES = {"2": keras2, "3": keras3}
 
@@ -47,7 +48,7 @@ def recurrent(keras, kind):
     return keras.Model(series, keras.layers.Dense(1)(layer(series)))
 
 
-@pytest.mark.parametrize(("kind", "which"), [("both ways", "2"), ("cells", "3")])
+@pytest.mark.parametrize(("kind", "which"), [full(("both ways", "2")), ("cells", "3")])
 def test_a_served_recurrent_state_begins_anew_and_goes_on(tmp_path, kind, which):
     """T19: with zeros in each process that loads it, then from call to call; the state of training stays."""
     model, windows = recurrent(KERASES[which], kind), np.random.RandomState(0).randn(3, 4, 6, 2).astype("float32")

@@ -75,7 +75,7 @@ def test_a_parallel_map_draws_the_same_each_time(function):
     assert not np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("function", [noise, drawn_in_a_loop])
+@pytest.mark.parametrize("function", [full(noise), drawn_in_a_loop])
 @pytest.mark.parametrize("build", [inputs.from_arrays, inputs.from_source])
 def test_a_transform_draws_the_same_where_its_data_starts_later(build, function):
     """N1: without seeds, and other numbers for each batch and for each section."""

@@ -10,6 +10,7 @@ from official_trainer.tasks import publish
 from official_trainer.tasks.publish import PublishError
 from official_trainer.tracking import Histogram, Image
 from tests.support import toy
+from tests.support.cases import full
 from tests.support.toy import FEATURES, ToyTask, assert_bitwise_equal, build, experiment, weights
 
 EAGER = {"train_tf_while_loop": False, "train_tf_function": False}
@@ -52,7 +53,7 @@ class DeterministicTask(PublishingTask):
         return keras.Model(inputs, keras.layers.Dense(3, name="logits", kernel_initializer="ones")(inputs))
 
 
-@pytest.mark.parametrize(("strategy", "options"), [("off", {"enable_xla": True}), ("mirrored2", {})])
+@pytest.mark.parametrize(("strategy", "options"), [full(("off", {"enable_xla": True})), ("mirrored2", {})])
 def test_a_run_that_publishes_is_the_same_bit_by_bit(strategy, options):
     """B7: weights, slots, averages, metrics and the step count, with dropout, however steps are run."""
     config = experiment(ema=EMAConfig(average_decay=0.9), **options)

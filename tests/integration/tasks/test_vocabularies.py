@@ -19,7 +19,7 @@ OF_ROWS = small, f"(?s)wrong shape or dtype .*embedding.*other vocabularies, whi
 OF_OUTPUTS = shape_free, f"{OTHER}.*an output for each"
 
 
-@pytest.mark.parametrize(("name", "build", "said"), [("tf_keras", *OF_ROWS), ("Keras 3", *OF_OUTPUTS)])
+@pytest.mark.parametrize(("name", "build", "said"), [("tf_keras", *OF_ROWS), full(("Keras 3", *OF_OUTPUTS))])
 def test_sizes_that_a_file_decides_are_explained_by_its_vocabulary(tmp_path, name, build, said):
     """N53: an embedding with other rows, and outputs for other words, are refused, and the layer is named."""
     do(tmp_path, "trainer.train_steps=2", kind=KERASES[name], build=build)

@@ -147,7 +147,7 @@ def test_no_file_takes_the_place_of_a_closed_stream(workspace):
         "TRAINER train WORDS 2>/dev/full | head -1; exit ${PIPESTATUS[0]}",
         full("TRAINER train WORDS 2>&1 | head -0; exit ${PIPESTATUS[0]}"),
         full("TRAINER train WORDS >&- 2>&-"),
-        "TRAINER launch local --log_dir=logs -- WORDS | head -1; exit ${PIPESTATUS[0]}",
+        full("TRAINER launch local --log_dir=logs -- WORDS | head -1; exit ${PIPESTATUS[0]}"),
     ],
 )
 def test_a_run_goes_on_when_nothing_reads_what_it_prints(text, workspace):

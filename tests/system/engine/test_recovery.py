@@ -10,7 +10,7 @@ import tensorflow as tf
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.recovery import NonFiniteError, Recovery
 from official_trainer.tracking.jsonl import read_rows
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 from tests.support.engine_recovery import (
     BAD_STEP,
     HALVED,
@@ -83,7 +83,7 @@ def test_a_failure_of_the_machine_leaves_nothing_behind(model_dir, tmp_path, str
 @pytest.mark.parametrize(
     ("bad_too", "sets"),
     [
-        ((BAD_STEP, BAD_STEP + 1), ("trainer.recovery_max_trials=3",)),  # also two in a row
+        full(((BAD_STEP, BAD_STEP + 1), ("trainer.recovery_max_trials=3",))),  # also two in a row
         ((45,), ("trainer.recovery_max_trials=2", "trainer.recovery_checkpoints_back=2")),  # an older checkpoint
     ],
 )
@@ -179,9 +179,9 @@ def test_each_recovery_scales_again_and_the_scale_outlives_the_setting(model_dir
 @pytest.mark.parametrize(
     ("bad_step", "sets"),
     [
-        (BAD_STEP, ()),
+        full((BAD_STEP, ())),
         (BAD_STEP, ("trainer.optimizer_config.ema={average_decay: 0.9}",)),
-        (45, ("trainer.recovery_checkpoints_back=2",)),  # it has a checkpoint of its own, and goes back further
+        full((45, ("trainer.recovery_checkpoints_back=2",))),  # it has a checkpoint of its own, and goes back further
     ],
     ids=["slots", "averages", "further"],
 )

@@ -8,6 +8,7 @@ from official_trainer import inputs
 from official_trainer.lazy import keras
 from tests import ROOT
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.forked import run_command
 from tests.support.runs import differences
 
@@ -21,7 +22,7 @@ LAYERS = {
 SAME = ("penalties", "synchronized batch norm")
 
 
-@pytest.mark.parametrize("what", LAYERS)
+@pytest.mark.parametrize("what", cases(list(LAYERS), "synchronized batch norm", "pairs"))
 def test_replicas_have_the_numbers_of_one_device_or_not(what):
     """T2: losses and weights after 30 steps, and a whole evaluation; else users compare what cannot be compared."""
 

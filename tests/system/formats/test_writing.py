@@ -12,6 +12,7 @@ import pytest
 from official_trainer.formats import readers
 from official_trainer.tasks.export import CONTRACT, FORMAT_FILES
 from tests import ROOT
+from tests.support.cases import full
 from tests.support.chaos import disk
 from tests.support.forked import Command, run_command, trained_digits
 
@@ -97,19 +98,23 @@ STATEFUL = "formats_series task.stateful=true task.train_data.global_batch_size=
     [
         # int8 is compared on data that did not calibrate it
         ("formats_pair task.scale=10", "tflite_int8", ["tflite_int8: its output 'side' differs from the model's by "]),
-        (
-            "formats_pair task.noise=.inf",
-            "onnx",
-            ["; 200 of the 200 numbers that the model itself computes are not "],
+        full(
+            (
+                "formats_pair task.noise=.inf",
+                "onnx",
+                ["; 200 of the 200 numbers that the model itself computes are not "],
+            )
         ),
         (STATEFUL, "keras, onnx, tflite_int8", [f"these formats:\n  onnx: {STATE}\n  tflite_int8: {STATE}\n"]),
-        (
-            "formats_series task.nested=true",
-            "weights, tflite",
-            [
-                "weights: Keras left out 2 of 7 arrays of the model: ",
-                "LiteRT has no recurrent layer whose state has any batch size; build the layer wi",
-            ],
+        full(
+            (
+                "formats_series task.nested=true",
+                "weights, tflite",
+                [
+                    "weights: Keras left out 2 of 7 arrays of the model: ",
+                    "LiteRT has no recurrent layer whose state has any batch size; build the layer wi",
+                ],
+            )
         ),
         (
             "formats_series task.words=true",
@@ -128,9 +133,9 @@ def test_a_format_is_refused_with_what_helps(tmp_path, words, formats, said):
     ("words", "formats"),
     [
         ("formats_pair task.dtype=float64", {"tflite", "onnx", "keras"}),  # two inputs, features of another type
-        ("formats_pair3", {"onnx", "keras"}),
+        full(("formats_pair3", {"onnx", "keras"})),
         ("formats_series task.unroll=true", {"tflite"}),
-        (STATEFUL, {"saved_model", "tflite_dynamic", "keras"}),  # each begins anew
+        full((STATEFUL, {"saved_model", "tflite_dynamic", "keras"})),  # each begins anew
     ],
 )
 def test_formats_of_other_models(tmp_path, words, formats):

@@ -108,8 +108,8 @@ def strikes_of(chance, count):
 
 
 RUNS = [(name, run, 5) for name in sorted(all_cases()) for run in range(4)]
-QUICK = [(name, 0, 2) for name in ("parquet", "grain MapDataset", "mixture in a mixture", "packed")]
-"""One of each way to read; `test_elastic.py` has the order of every source on every fleet."""
+QUICK = [(name, 0, 2) for name in ("parquet", "mixture in a mixture")]
+"""Files, and sources in sources; `test_elastic.py` has the order of every source on every fleet."""
 
 
 @pytest.mark.parametrize(("name", "run", "kills"), cases([*QUICK, *RUNS], *QUICK))

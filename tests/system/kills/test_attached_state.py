@@ -66,7 +66,7 @@ def test_a_killed_run_keeps_its_own_schedule_and_optimizer(keras, shared, tmp_pa
     check(shared, case, [Step(6)], tmp_path, (STEP_BY_STEP,))
 
 
-CHECKED = {*REFUSED, "several_optimizers", "statistics", "unsaved"}
+CHECKED = {*REFUSED, "statistics"}
 """By default; the others in the full tier."""
 
 

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from tests import ROOT
+from tests.support.cases import cases
 from tests.support.chaos import compare, inside
 from tests.support.docs.pages import blocks
 from tests.support.forked import Command
@@ -67,7 +68,7 @@ ONE_RUN = {
 }
 
 
-@pytest.mark.parametrize("way", [pytest.param(w, marks=pytest.mark.full if w[:5] == "keras" else ()) for w in ONE_RUN])
+@pytest.mark.parametrize("way", cases(list(ONE_RUN), "tf_keras, two replicas, averages"))
 def test_one_run_in_two_stages(way, stage, tmp_path):
     """N54: it ends with the bits of an unbroken one: killed in each, between them, before the second has saved."""
     if way == "KerasHub":

@@ -53,7 +53,7 @@ def test_a_model_that_learns(tmp_path, capsys):
     assert "2 batches, 7 steps: loss" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("rate", ["1e-9", "1e38", "3e-3"])
+@pytest.mark.parametrize("rate", ["1e-9", *map(full, ("1e38", "3e-3"))])
 def test_a_model_that_does_not_learn(tmp_path, capsys, rate):
     """N36: exit code 1, and what to look at, where the loss hardly fell, was not finite, or fell but not far enough."""
     rate = f"trainer.optimizer_config.learning_rate.constant.learning_rate={rate}"
@@ -64,7 +64,10 @@ def test_a_model_that_does_not_learn(tmp_path, capsys, rate):
 GARDENS = "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 0.1}}"
 
 
-@pytest.mark.parametrize("words", [["mock", "trainer.optimizer_config.optimizer=sgd", GARDENS], ["several"]])
+@pytest.mark.parametrize(
+    "words",
+    [["mock", "trainer.optimizer_config.optimizer=sgd", GARDENS], pytest.param(["several"], marks=pytest.mark.full)],
+)
 def test_any_task_learns_its_batches(tmp_path, capsys, words):
     """N36: an experiment of Model Garden on two replicas, and several tasks."""
     two = "runtime.distribution_strategy=mirrored"

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests import ROOT
+from tests.support.cases import full
 
 SHOW = """
 print("loaded", *(root for root in ("keras", "tf_keras", "official", "tensorflow") if root in sys.modules))
@@ -104,7 +105,7 @@ def test_an_experiment_that_imports_keras_is_shown_without_it(workspace):
     assert loaded(workspace, "show", "ones") == []
 
 
-@pytest.mark.parametrize("line", ["import keras_hub", "from keras_hub.models import Backbone"])
+@pytest.mark.parametrize("line", ["import keras_hub", full("from keras_hub.models import Backbone")])
 def test_keras_hub_may_be_imported_at_the_top(line, workspace):
     """N39: it imports nothing until it is used, and then says nothing about JAX."""
     pytest.importorskip("keras_hub")

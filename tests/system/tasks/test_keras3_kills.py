@@ -51,7 +51,7 @@ def shared(tmp_path_factory, worker_id):
     return Shared((base if worker_id == "master" else base.parent) / "keras3-kills")
 
 
-@pytest.mark.parametrize("name", cases(list(CASES), "all", "all-mirrored"))
+@pytest.mark.parametrize("name", cases(list(CASES), "all"))
 def test_killed_anywhere(name, shared, tmp_path, request):
     """N38, N1: at a step, before a change on disk, and at any instant; the unbroken run has windows of seven steps."""
     seed = request.config.getoption("--chaos-seed")
@@ -70,7 +70,7 @@ FORGOTTEN = {
 }
 
 
-@pytest.mark.parametrize("item", FORGOTTEN)
+@pytest.mark.parametrize("item", cases(list(FORGOTTEN), "data position"))
 def test_a_run_that_forgets_is_found_out(item, shared, tmp_path):
     """N37: leave one item of state out, and the comparison says so."""
     forget, kinds = FORGOTTEN[item]

@@ -5,6 +5,7 @@ import pytest
 
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
+from tests.support.cases import cases
 from tests.support.distributed.clusters import LocalCluster
 from tests.support.forked import run_command
 from tests.support.runs import values
@@ -54,7 +55,7 @@ UPDATES = {
 """What is done to gradients: where, settings, and the optimizer, also of one device."""
 
 
-@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("update", cases(list(UPDATES), "norm, a loss object", "global norm, micro-batches"))
 def test_weights_are_those_of_one_device(update, alone, tmp_path):
     """N37: gradients are added up over replicas and micro-batches before they are clipped."""
     workers, sets, optimizer = UPDATES[update]

@@ -12,6 +12,7 @@ from official_trainer.config import OptimizationConfig
 from official_trainer.config import optimization as opt
 from official_trainer.tasks import optimization
 from official_trainer.tasks.keras import garden3, optimizers3
+from tests.support.cases import full
 from tests.support.config import rates
 
 LARGE = 20_000  # steps
@@ -127,10 +128,10 @@ def trained(optimizer, weights):
     "patterns",
     [
         {},
-        {"exclude_from_weight_decay": ("layer_norm", "bias")},
+        full({"exclude_from_weight_decay": ("layer_norm", "bias")}),
         {"exclude_from_weight_decay": ("dense",), "include_in_weight_decay": ("head/",)},
         {"exclude_from_weight_decay": ("^block",)},
-        {"exclude_from_weight_decay": ("kernel:0$",)},
+        full({"exclude_from_weight_decay": ("kernel:0$",)}),
         {"include_in_weight_decay": ("bias",)},
     ],
     ids=str,

@@ -167,7 +167,9 @@ class Keras3Task(EveryTask):
         return [keras.metrics.R2Score(name="fit")]
 
 
-@pytest.mark.parametrize(("task", "strategy"), [(Keras2Task, "off"), (Keras3Task, "mirrored2")])
+@pytest.mark.parametrize(
+    ("task", "strategy"), [(Keras2Task, "off"), (Keras3Task, "off"), full((Keras3Task, "mirrored2"))]
+)
 def test_a_checkpoint_holds_what_metrics_create_at_first_use(task, strategy, tmp_path):
     """N52: what was measured since the last row goes on after a restart."""
     make = functools.partial(toy.build, toy.experiment(batch=10, eval_batch=10), task, strategy)
