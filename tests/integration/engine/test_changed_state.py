@@ -1,6 +1,7 @@
 """State beside the model and its optimizer: kept, refused by name, or left alone by evaluations."""
 
 import dataclasses
+import gc
 
 import keras as keras3
 import numpy as np
@@ -105,6 +106,32 @@ def test_what_is_read_or_need_not_be_kept_is_not_refused(task_cls):
     trainer = build(task_cls=task_cls)
     trainer.train(2)
     assert int(trainer.global_step.numpy()) == 2
+
+
+class MadeLate(Undropped3):
+    """Keeps a number of each step in a variable that the first one makes."""
+
+    unsaved_state = ("task/numbers/*",)
+
+    def build_model(self):
+        self.numbers = {}
+        return super().build_model()
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        logs = super().train_step(inputs, model, optimizer, metrics)
+        if not self.numbers:
+            with tf.init_scope():
+                self.numbers["last"] = tf.Variable(0.0, trainable=False)
+        self.numbers["last"].assign(logs[self.loss])
+        return logs
+
+
+def test_what_is_attached_is_found_without_a_look_at_all_objects(monkeypatch):
+    """N52: of which a process has a million: on two replicas that took seconds for each variable."""
+    monkeypatch.setattr(gc, "get_objects", lambda: pytest.fail("looked at all objects"))
+    trainer = build(task_cls=MadeLate)
+    assert float(trainer.train(2)["training_loss"]) > 0.0
+    assert float(trainer.task.numbers["last"].numpy()) > 0.0
 
 
 class TwoOptimizers(Undropped3):
