@@ -158,6 +158,15 @@ def test_by_example_every_epoch_is_whole_though_files_change_their_order(trained
         assert sum((of[epoch] for of in counts), Counter()) == Counter(range(EXAMPLES))
 
 
+def test_a_share_of_records_goes_on_in_a_later_epoch(folder):
+    """N1: shares differ in size, and each knows its own."""
+    params = DataConfig(input_path=f"{folder}/part-*", global_batch_size=8, is_training=True)
+    build = functools.partial(inputs.from_tfrecords, params, parse_fn=parse)
+    for whole, rest in zip(contexts((4, 4)), contexts((4, 4), start_step=7), strict=True):
+        batches = [[batch["id"].numpy().tolist() for batch in build(context).take(9)] for context in (whole, rest)]
+        assert batches[1][:2] == batches[0][7:]
+
+
 @pytest.mark.parametrize(
     ("cache", "drop_remainder"),
     cases([(cache, drop) for cache in (False, True) for drop in (False, True)], (False, True)),

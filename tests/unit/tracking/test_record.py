@@ -57,6 +57,16 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
     assert status == {"phase": "start", **here, **nothing}
 
 
+def test_what_a_reader_has_opened_stays_whole(model_dir):
+    """N15, N6: a file is replaced and never written in place, so a death while it is written costs nothing."""
+    record = start(model_dir)
+    with open(f"{model_dir}/run.json") as run, open(f"{model_dir}/status.json") as status:
+        record.phase("train", 7)
+        record.finish(0, {"accuracy": 0.5})
+        assert (json.load(run)["status"], json.load(status)["phase"]) == ("running", "start")
+    assert read(model_dir)["status"] == "done"
+
+
 def test_the_record_has_no_password_of_a_url(model_dir):
     """N15: trackers and reports show the command line."""
     start(model_dir, argv=["tune.py", "--db=postgresql://me:secret@host/db", "mysql://h/db?password=secret"])

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
-from official_trainer.engine.train_iterator import DataPosition
 from official_trainer.lazy import keras
 from official_trainer.tasks import registry
 from tests.support import jobs
@@ -81,13 +80,3 @@ def test_another_batch_size_goes_on_with_the_next_examples(model_dir, monkeypatc
     assert [len(batch) for batch in seen] == [10] * 6 + [20] * 2
     examples = np.concatenate(seen)
     assert len(np.unique(examples, axis=0)) == 100
-
-
-@pytest.mark.parametrize(
-    ("step", "before", "after", "start"), [(6, 10, 20, 3), (6, 20, 10, 12), (5, 10, 20, 3), (7, 10, 3, 24)]
-)
-def test_positions_are_rounded_up_so_that_nothing_is_seen_twice(step, before, after, start):
-    position = DataPosition()
-    position.change_batch_size(step, before, after)
-    assert position.start_step(step) == start
-    assert position.start_step(step + 1) == start + 1
