@@ -1,8 +1,7 @@
 """Runs of the chaos experiment on two and more workers."""
 
-import json
-
 from tests.support.chaos.compare import id_lines
+from tests.support.chaos.run_directory import read_status
 from tests.support.chaos.runs import Variant
 from tests.support.distributed.clusters import LocalCluster
 
@@ -33,10 +32,7 @@ def run_to_end(*arguments, **options):
 
 def phase_of(model_dir):
     """What the chief says it does, or None before it says anything."""
-    try:
-        return json.loads((model_dir / "status.json").read_text())["phase"]
-    except (FileNotFoundError, ValueError):
-        return None
+    return read_status(model_dir).get("phase")
 
 
 def steps_done(model_dir):
