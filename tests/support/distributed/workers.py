@@ -14,14 +14,14 @@ SETS = (
 
 
 def argv_of(workspace, model_dir, *sets, experiment="digits_chaos", variant=TWO_WORKERS):
-    words = [f"--set={word}" for word in (*variant.sets(workspace.folder), *SETS, *sets)]
+    words = [f"--set={word}" for word in (*variant.sets(workspace), *SETS, *sets)]
     return ["train", f"--experiment={experiment}", f"--model_dir={model_dir}", *words]
 
 
 def cluster(workspace, model_dir, *sets, workers=2, **options):
     """Returns two workers, of `TWO_WORKERS` if no other `variant` or `experiment` is given."""
     argv = argv_of(workspace, model_dir, *sets, **options)
-    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace.folder, folder=f"{model_dir}.output")
+    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace, folder=f"{model_dir}.output")
 
 
 def run_to_end(*arguments, **options):

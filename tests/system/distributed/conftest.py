@@ -6,19 +6,19 @@ import shutil
 import pytest
 
 from tests import ROOT
-from tests.support.chaos.runs import Workspace
+from tests.support.chaos.runs import workspace_in
 from tests.support.distributed.workers import run_to_end
 
 
 @pytest.fixture(scope="session")
 def workspace(shared):
-    found = Workspace(shared.folder / "distributed")
+    folder = workspace_in(shared)
     source = ROOT / "tests" / "support" / "distributed" / "experiment.py"
-    shutil.copy(source, found.folder / "experiments" / "collected.py")
-    return found
+    shutil.copy(source, folder / "experiments" / "collected.py")
+    return folder
 
 
 @pytest.fixture(scope="session")
-def unbroken(workspace):
+def unbroken(shared, workspace):
     """Returns the directory of a run of two workers from its beginning to its end."""
-    return workspace.made("two-workers", functools.partial(run_to_end, workspace))
+    return shared.made("two-workers", functools.partial(run_to_end, workspace))
