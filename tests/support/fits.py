@@ -6,6 +6,7 @@ A case is a function of `k`, tf_keras or Keras 3, wherever it needs an object of
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,6 @@ def two(k: Any, *, by_name: bool = False, listed: bool = False) -> Any:
     hidden = k.layers.Concatenate()(list(inputs.values()))
     outputs = {name: k.layers.Dense(CLASSES, name=name)(hidden) for name in ("left", "right")}
     return k.Model(list(inputs.values()) if listed else inputs, outputs if by_name else list(outputs.values()))
-
-
-def two_by_name(k: Any) -> Any:
-    return two(k, by_name=True)
-
-
-def two_listed(k: Any) -> Any:
-    return two(k, listed=True)
 
 
 def own_steps(k: Any) -> Any:
@@ -276,7 +269,7 @@ DATA = {
     "tensors": Fit(data=lambda: arrays(x=tf.constant(X), y=tf.constant(Y))),
     "inputs in a list, outputs too": Fit(
         data=of_arrays(x=LISTED, y=[Y, Y], validation_split=0.2),
-        model=two_listed,
+        model=functools.partial(two, listed=True),
         settings=lambda k: {
             "loss": [cross_entropy(k), cross_entropy(k)],
             "metrics": [["accuracy"], ["accuracy"]],
@@ -284,7 +277,9 @@ DATA = {
         },
     ),
     "inputs by name, outputs too": Fit(
-        data=of_arrays(x=BY_NAME, y=Y_BY_NAME, validation_split=0.2), model=two_by_name, settings=by_name
+        data=of_arrays(x=BY_NAME, y=Y_BY_NAME, validation_split=0.2),
+        model=functools.partial(two, by_name=True),
+        settings=by_name,
     ),
     "dataset with weights": Fit(data=lambda: {"x": dataset(X, Y, WEIGHTS), "epochs": 2}),
     "dataset of structures": Fit(data=lambda: {"x": dataset(BY_NAME, (Y, Y)), "epochs": 2}, model=two, kerases="2"),
@@ -325,7 +320,7 @@ ARGUMENTS = {
     ),
     "weights by name": Fit(
         data=of_arrays(x=BY_NAME, y=Y_BY_NAME, sample_weight={"left": WEIGHTS, "right": WEIGHTS[::-1].copy()}),
-        model=two_by_name,
+        model=functools.partial(two, by_name=True),
         settings=by_name,
         kerases="2",
     ),

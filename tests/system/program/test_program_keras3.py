@@ -18,6 +18,7 @@ from official_trainer.program import Program, ProgramCheckpoint, load_program
 from official_trainer.program.data import ArgumentError
 from tests.support.fits import KERASES, X, Y
 from tests.support.programs import deep, dense, light, lightly, of
+from tests.support.tracking.readers import tensorboard
 
 
 def trained(model_dir=None, *, epochs=3, callbacks=()):
@@ -128,24 +129,11 @@ def test_callbacks_write_what_they_write_in_keras_3(tmp_path):
         board = keras3.callbacks.TensorBoard(str(tmp_path / name), update_freq=2, histogram_freq=1)
         program = lightly(owner(of(dense)(keras3)), keras3)
         program.fit(X, Y, batch_size=10, epochs=2, validation_split=0.2, shuffle=False, verbose=0, callbacks=[board])
-        found.append(written(tmp_path / name))
-    assert found[0].keys() == found[1].keys()
-    assert {"epoch_loss", "batch_loss", "evaluation_accuracy_vs_iterations"} <= {tag for _, tag in found[0]}
-    for tag, values in found[0].items():
-        assert found[1][tag] == pytest.approx(values, rel=1e-6), tag
-
-
-def written(folder):
-    """Returns the scalars of event files: (step, value) by the file's folder and the tag."""
-    found = {}
-    for path in sorted(folder.rglob("*.tfevents*")):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name == "scalars" or not value.tag.startswith("batch"):
-                    number = tf.make_ndarray(value.tensor)
-                    if number.ndim == 0 and number.dtype == "float32":
-                        found.setdefault((path.parent.name, value.tag), []).extend([event.step, float(number)])
-    return found
+        points = tensorboard(tmp_path / name)
+        found.append({(tag, step): value for tag, step, value in points if value is not None})
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    tags = {tag.rpartition("/")[2] for tag, _ in found[0]}
+    assert {"epoch_loss", "batch_loss", "evaluation_accuracy_vs_iterations"} <= tags
 
 
 def test_the_best_checkpoint_is_chosen_by_a_metric_of_compile(tmp_path):

@@ -242,39 +242,33 @@ class LayersThatCount(AttachedTask):
 
     def build_model(self):
         keras = self.keras
+
+        class InCall(keras.layers.Layer):
+            calls = None
+
+            def call(self, x, training=None):
+                if self.calls is None:
+                    with tf.init_scope():
+                        self.calls = state(0.0, name="calls")
+                if training:
+                    self.calls.assign(self.calls.read_value() + 1)
+                return x * (1 + 0.01 * self.calls.read_value())
+
+        class Measuring(keras.layers.Layer):
+            def __init__(self, **options):
+                super().__init__(**options)
+                self.seen = keras.metrics.Mean(name="seen")
+
+            def call(self, x, training=None):
+                scale = 1 + 0.01 * value(self.seen.total).read_value()
+                if training:
+                    self.seen.update_state(tf.reduce_mean(x))
+                return x * scale
+
         x = given = keras.Input([6])
         x = keras.layers.Dense(5, "tanh")(x)
-        for number, kind in enumerate(_counting(keras)):
-            x = kind(name=f"counting_{number}")(x)
+        x = Measuring(name="measuring")(InCall(name="counting")(x))
         return keras.Model(given, keras.layers.Dense(1)(x))
-
-
-def _counting(keras):
-    """Returns two classes of layers."""
-
-    class InCall(keras.layers.Layer):
-        calls = None
-
-        def call(self, x, training=None):
-            if self.calls is None:
-                with tf.init_scope():
-                    self.calls = state(0.0, name="calls")
-            if training:
-                self.calls.assign(self.calls.read_value() + 1)
-            return x * (1 + 0.01 * self.calls.read_value())
-
-    class Measuring(keras.layers.Layer):
-        def __init__(self, **options):
-            super().__init__(**options)
-            self.seen = keras.metrics.Mean(name="seen")
-
-        def call(self, x, training=None):
-            scale = 1 + 0.01 * value(self.seen.total).read_value()
-            if training:
-                self.seen.update_state(tf.reduce_mean(x))
-            return x * scale
-
-    return InCall, Measuring
 
 
 # Random numbers.
