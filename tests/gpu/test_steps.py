@@ -6,6 +6,7 @@ import pytest
 from official_trainer.config.schema import RuntimeConfig
 from official_trainer.inputs import from_arrays
 from official_trainer.lazy import keras, tf
+from official_trainer.program import Program
 from tests.support import programs, seeded_runs, toy
 
 STRATEGIES = ("off", "one_device", "mirrored")
@@ -101,7 +102,7 @@ def test_an_overflow_of_float16_changes_no_weight(strategy_on):
 
 
 def test_a_keras_model_in_a_program(kind):
-    owner = programs.compiled(programs.Program(programs.build))
+    owner = programs.lightly(Program(programs.deep), optimizer="adam")
     x, y = programs.examples()
     history = owner.fit(x, y, batch_size=10, epochs=5, verbose=0).history["loss"]
     assert history[-1] < history[0]

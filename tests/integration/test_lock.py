@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.lock import LEASE_SECONDS, DirectoryLock, LockedError, lock_path, own_folder, remove_abandoned
 from official_trainer.tracking.record import prepare_model_dir
 from tests import ROOT
+from tests.support.waiting import until
 
 TIMEOUT_SECONDS = 60
 
@@ -414,14 +414,6 @@ def test_two_who_write_at_once_find_out(remote, monkeypatch):
 # Renewals.
 
 
-def soon(is_so):
-    """Waits for a thread."""
-    end_seconds = time.monotonic() + TIMEOUT_SECONDS
-    while not is_so():
-        assert time.monotonic() < end_seconds
-        time.sleep(0.001)
-
-
 def test_a_thread_renews_and_says_once_when_it_cannot(remote, monkeypatch, caplog):
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.001)
 
@@ -429,14 +421,14 @@ def test_a_thread_renews_and_says_once_when_it_cannot(remote, monkeypatch, caplo
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
     with DirectoryLock(remote) as held:
-        soon(lambda: read(remote)["renewals"] > 2)
+        until(lambda: read(remote)["renewals"] > 2)
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_text_atomically", full)
-            soon(lambda: caplog.messages)
+            until(lambda: caplog.messages)
         before = read(remote)["renewals"]
-        soon(lambda: read(remote)["renewals"] > before)
+        until(lambda: read(remote)["renewals"] > before)
         assert held.loss is None
-        soon(lambda: write(remote) or held.loss)  # a renewal under way may write over the first
+        until(lambda: write(remote) or held.loss)  # a renewal under way may write over the first
     assert len(caplog.messages) == 1
     assert re.match(r".*/\.lock\.json could not be renewed: ", caplog.messages[0])
     assert read(remote)["owner"] == "theirs"

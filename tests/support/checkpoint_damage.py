@@ -5,12 +5,6 @@ from pathlib import Path
 PARTS = {"index": ".index", "data": ".data-00000-of-00001", "manifest": ".manifest.json"}
 
 
-def contents(directory):
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in Path(directory).rglob("*") if path.is_file()
-    }
-
-
 def flip(position, mask=1):
     def flipped(path):
         data = bytearray(path.read_bytes())

@@ -1,10 +1,25 @@
 """What `official_trainer.runs.run` does with a job, from the name of an experiment, its config and fields of `Job`."""
 
+from official_trainer import config as configuration
+from official_trainer.lazy import keras
 from official_trainer.runs import run as engine
 from official_trainer.runs.job import Job
+from official_trainer.tasks import registry
 
 _OPTIONS = ("checkpoint", "stop", "prediction", "output_dir")
 """Arguments of the engine's functions that are no fields of a job."""
+
+
+def resolved(name, *sets, config=None, **layers):
+    """Returns the resolved config of a registered experiment, or of one that has no name."""
+    return configuration.resolve(config or registry.get_config(name), experiment=name, sets=sets, **layers)
+
+
+def do(name, model_dir, *sets, mode="train_and_eval", config=None, config_files=(), **options):
+    """Runs an experiment in this process; returns what the run returns."""
+    keras.backend.clear_session()
+    found = resolved(name, *sets, config=config, config_files=config_files)
+    return run(name, found, mode=mode, model_dir=str(model_dir), **{"quiet": True, **options})
 
 
 def run(experiment, resolved, **fields):

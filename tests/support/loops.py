@@ -245,18 +245,3 @@ def config_of(**kwargs):
 
 def multiples(interval, total):
     return sorted({*range(interval, total + 1, interval), total})
-
-
-def run_trainer(trainer, evaluate, *actions):
-    """Runs a loop of a real trainer, whose checkpoints and rows are in memory; in its strategy's scope."""
-    trainer.checkpoint_state.after_restore = lambda report: None
-    disk = Disk()
-    with trainer.strategy.scope():
-        Loop(
-            trainer=trainer,
-            store=FakeStore(disk, trainer),
-            metric_writer=FakeJournal(disk),
-            due=DueSteps(trainer.config.trainer, evaluate),
-            observer=Observer(disk, find_row=lambda step, split: None),
-            actions=Schedule([*actions]),
-        ).run()

@@ -1,16 +1,10 @@
 """Tasks whose predictions can be told apart, and reading what they left behind."""
 
-from pathlib import Path
-
 import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.tasks import random_streams
 from tests.support import toy
-
-
-def contents(directory):
-    return {path.name: path.read_bytes() for path in Path(directory).iterdir() if not path.name.startswith(".")}
 
 
 def records(params, input_context):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,10 +12,10 @@ import yaml
 
 from official_trainer.processes.local import free_ports
 from tests import ROOT
+from tests.support.waiting import until
 
 FILES = ROOT / "launch/observability"
 INSTALL = "apt-get install -y --no-install-recommends prometheus"
-TIMEOUT_SECONDS = 240
 
 
 def why_not():
@@ -34,15 +33,6 @@ def queries():
             yield f"grafana.json: {panel['title']}", filled
     for rule in yaml.safe_load((FILES / "alerts.yml").read_text())["groups"][0]["rules"]:
         yield f"alerts.yml: {rule['alert']}", rule["expr"]
-
-
-def until(is_so, what):
-    """Waits; `what` is for the error, and may be a function that returns it."""
-    end = time.monotonic() + TIMEOUT_SECONDS
-    while not (found := is_so()):
-        assert time.monotonic() < end, f"waited for too long: {what() if callable(what) else what}"
-        time.sleep(0.1)
-    return found
 
 
 class Prometheus:

@@ -1,5 +1,7 @@
 """Reading what runs leave behind, and what two of them have in common, bit for bit."""
 
+from pathlib import Path
+
 import numpy as np
 import tensorflow as tf
 
@@ -22,11 +24,17 @@ def _read(prefix):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
 
 
-def assert_same_checkpoint(left, right, step, ignore=()):
-    """The checkpoints of a step of two runs hold the same bits, except keys that begin with one of `ignore`."""
+def contents(directory):
+    """Returns the bytes of each file below a folder by its path there, but for hidden ones."""
+    paths = [path for path in Path(directory).rglob("[!.]*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def assert_same_checkpoint(left, right, step):
+    """The checkpoints of a step of two runs hold the same bits."""
     a, b = bits(f"{left}/ckpt-{step}"), bits(f"{right}/ckpt-{step}")
     assert a.keys() == b.keys()
-    assert [name for name in a if a[name] != b[name] and not name.startswith(ignore)] == []
+    assert [name for name in a if a[name] != b[name]] == []
 
 
 def rows(model_dir):

@@ -7,7 +7,6 @@ from official_trainer import files, inputs
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import schema
-from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import JsonlTracker
@@ -74,20 +73,11 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing of ours catches it."""
 
 
-def _step_of(owner, args):
-    if owner is Trainer:
-        return int(args[0].global_step.numpy())
-    return args[1] if owner is CheckpointStore else args[2]
-
-
 KILLS = {
-    "training": (Trainer, "run_steps", "before"),
-    "evaluation begins": (Trainer, "evaluate", "before"),
-    "before the row": (JsonlTracker, "log", "before"),
-    "after the row": (JsonlTracker, "log", "after"),
-    "before the save": (CheckpointStore, "save", "before"),
-    "after the save": (CheckpointStore, "save", "after"),
+    "after the row": (JsonlTracker, "log", lambda tracker, split, step, *_: step if split == "validation" else None),
+    "after the save": (CheckpointStore, "save", lambda store, step, *_: step),
 }
+"""After which method: its class, its name, and what tells the step from its arguments."""
 
 
 def kept(model_dir, directory="checkpoints"):
@@ -102,15 +92,12 @@ def kept(model_dir, directory="checkpoints"):
 @contextlib.contextmanager
 def killed(monkeypatch, where, step):
     """For a run that is killed: `where` is one of `KILLS`."""
-    owner, method, when = KILLS[where]
+    owner, method, step_of = KILLS[where]
     call = getattr(owner, method)
 
     def dying(*args, **kwargs):
-        is_here = _step_of(owner, args) == step and (owner is not JsonlTracker or args[1] == "validation")
-        if is_here and when == "before":
-            raise Killed
         answer = call(*args, **kwargs)
-        if is_here:
+        if step_of(*args) == step:
             raise Killed
         return answer
 

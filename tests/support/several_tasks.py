@@ -1,12 +1,12 @@
 """Two tasks that share a trunk, as tests train them: classes of points, and the sum of their coordinates."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.config import (
     DataConfig,
@@ -142,9 +142,4 @@ def several():
     )  # fmt: skip
 
 
-def do(model_dir, *sets, name="several", mode="train_and_eval", config=None):
-    """Runs an experiment in this process; returns what the run returns."""
-    keras.backend.clear_session()
-    config = config or registry.get_config(name)
-    resolved = configuration.resolve(config, experiment=name, sets=sets)
-    return jobs.run(name, resolved, mode=mode, model_dir=str(model_dir), quiet=True)
+do = functools.partial(jobs.do, "several")

@@ -3,14 +3,14 @@
 import functools
 
 from official_trainer.config.optimization import EMAConfig
-from tests.support import toy
+from tests.support import jobs, toy
 
 
 class ShuffledTask(toy.InMemory):
     """Of its own, so that a test can change it."""
 
 
-resolve = functools.partial(toy.resolved, "toy_run")
+resolve = functools.partial(jobs.resolved, "toy_run")
 do = toy.runs_of(
     "toy_run", ShuffledTask, train_steps=80, steps_per_loop=10, summary_interval=20, checkpoint_interval=20,
     validation_interval=40, best_checkpoint_eval_metric="accuracy", ema=EMAConfig(average_decay=0.9),

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.config import opt, schema
@@ -98,11 +97,6 @@ def experiment(batch=10, eval_batch=10, enable_xla=False, ema=None, **trainer):
     )
 
 
-def resolved(name, *sets, **options):
-    """Returns the resolved config of a registered experiment."""
-    return configuration.resolve(registry.get_config(name), experiment=name, sets=sets, **options)
-
-
 def runs_of(name, task_cls, task_config=schema.TaskConfig, *, batch=10, eval_batch=32, ema=None, **trainer):
     """Registers an experiment of a task; returns `do(model_dir, *sets, …)`, which runs it in this process.
 
@@ -115,13 +109,7 @@ def runs_of(name, task_cls, task_config=schema.TaskConfig, *, batch=10, eval_bat
         return base.replace(task=task_config(**data))
 
     registry.register_config_factory(name, task_cls=task_cls)(factory)
-
-    def do(model_dir, *sets, mode="train_and_eval", config_files=(), **options):
-        keras.backend.clear_session()
-        config, options = resolved(name, *sets, config_files=config_files), {"quiet": True, **options}
-        return jobs.run(name, config, mode=mode, model_dir=str(model_dir), **options)
-
-    return do
+    return functools.partial(jobs.do, name)
 
 
 NO_EXPORT = schema.ExportConfig(at_end=False)

@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.config import schema
 from official_trainer.tasks import registry
@@ -27,7 +26,6 @@ FILES = {  # what a run was trained with, and what lies there later
 }
 LAYERS = (
     "string_lookup",
-    "integer_lookup",
     "text_vectorization",
     "normalization",
     "given_normalization",
@@ -78,8 +76,6 @@ def build(kind, file):
     }
     for name, layer in adapted.items():
         layer.adapt(numbers if name in ("normalization", "discretization") else words[:, None])
-    integers = layers.IntegerLookup(name="integer_lookup", num_oov_indices=2)
-    integers.adapt(np.round(numbers).astype("int64"))
     space_of = kind.utils.FeatureSpace
     space = space_of(
         {
@@ -102,13 +98,6 @@ def build(kind, file):
             name: layer(number if name in ("normalization", "discretization") else word)
             for name, layer in adapted.items()
         },
-        "integer_lookup": integers(
-            layers.Lambda(
-                lambda x: tf.cast(tf.round(x), tf.int64),
-                output_shape=(1,),
-                **({"dtype": "int64"} if kind is keras else {}),
-            )(number)
-        ),
         "given_normalization": layers.Normalization(mean=mean, variance=variance, name="given")(number),
         "feature_space": layers.Lambda(lambda parts: tf.cast(parts[0], tf.float32) + 9 * parts[1], output_shape=(1,))(
             [encoded["word"], encoded["number"]]
@@ -165,13 +154,12 @@ KEEPING = (
 )
 
 
-def resolved(*sets):
-    return configuration.resolve(registry.get_config("vocabularies"), experiment="vocabularies", sets=sets)
+resolved = functools.partial(jobs.resolved, "vocabularies")
 
 
-def do(model_dir, *sets, kind, file="as it was", build=None, mode="train_and_eval", **options):
+def do(model_dir, *sets, kind, file="as it was", build=None, **options):
     ConfigOf.kind, ConfigOf.file, ConfigOf.build = kind, file, build
-    return jobs.run("vocabularies", resolved(*sets), mode=mode, model_dir=str(model_dir), quiet=True, **options)
+    return jobs.do("vocabularies", model_dir, *sets, **options)
 
 
 @functools.cache

@@ -36,7 +36,7 @@ MAX_LINES = {
     **{"actions": 2150, "checkpoints": 2500, "distributed": 2000, "garden": 1500, "processes": 1000},
 }
 """The most lines of a package, `.py` and `.pyi`. A change that needs more says why in its commit."""
-MAX_TEST_LINES = 62_750
+MAX_TEST_LINES = 62_300
 """The most lines of all tests and what they share."""
 
 # Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
@@ -414,7 +414,7 @@ TESTED_THROUGH = {
     "integration/engine/test_changed_state.py": "tasks/attached",
     "integration/engine/test_trainer.py": (
         "distributed/collective distributed/strategy engine/checkpoint_state engine/evaluation "
-        "engine/measures engine/step_context engine/train_iterator tasks/keras/keras2 "
+        "engine/measures engine/step_context tasks/keras/keras2 "
         "tasks/keras/weight_files tasks/scopes"
     ),
     "integration/garden/test_index.py": "garden/scan garden/sections garden/spec",

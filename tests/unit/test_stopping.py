@@ -16,13 +16,7 @@ from official_trainer import stopping
 from official_trainer.cli import process
 from official_trainer.errors import ExitCode
 from official_trainer.stopping import PreemptedError, StopRequest
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+from tests.support.waiting import until
 
 
 @contextlib.contextmanager
@@ -49,7 +43,7 @@ def test_a_signal_is_a_reason_to_stop_and_the_handlers_come_back():
     with listening() as stop:
         stop.check()
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_for(lambda: stop.reason == "SIGTERM")
+        until(lambda: stop.reason == "SIGTERM")
         with pytest.raises(PreemptedError, match="SIGTERM; nothing is lost, the same command continues") as caught:
             stop.check()
         assert caught.value.exit_code == ExitCode.PREEMPTED
@@ -93,14 +87,14 @@ def test_a_closed_terminal_stops_a_run_and_a_second_sighup_does_not_end_it(monke
     codes = []
     with listening(exit_process=codes.append) as stop:
         os.kill(os.getpid(), signal.SIGHUP)
-        wait_for(lambda: stop.reason == "SIGHUP")
+        until(lambda: stop.reason == "SIGHUP")
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.1)
         assert codes == []
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_for(lambda: codes)
+        until(lambda: codes)
     assert codes[0] == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
@@ -115,7 +109,7 @@ def test_the_second_signal_ends_the_process():
         assert codes == []
         time.sleep(0.7)
         os.kill(os.getpid(), signal.SIGINT)
-        wait_for(lambda: codes)
+        until(lambda: codes)
     assert codes[0] == 130
 
 
@@ -124,7 +118,7 @@ def test_what_hangs_is_given_up_after_the_grace_period(capsys):
     codes = []
     with listening(exit_process=codes.append, grace_seconds=0.1):
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_for(lambda: codes)
+        until(lambda: codes)
     assert codes == [75]
     said = "stopped: SIGTERM, and runtime.stop_grace_seconds=0.1 later the run had not ended; step 7 is saved; the same"
     assert said in capsys.readouterr().err
@@ -137,7 +131,7 @@ def test_the_storage_may_be_what_hangs(monkeypatch, capsys):
     with StopRequest(exit_process=codes.append, grace_seconds=0.1) as stop:
         stop.listen(lambda: time.sleep(1))
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_for(lambda: codes)
+        until(lambda: codes)
     assert codes == [75] and "what is saved is unknown" in capsys.readouterr().err
 
 
@@ -148,8 +142,8 @@ def test_the_time_limit_counts_from_the_beginning():
         time.sleep(0.05)
         assert stop.reason is None
         stop.listen(lambda: "")
-        wait_for(lambda: stop.reason == "runtime.max_wall_seconds=0.04 is over")
-        wait_for(lambda: codes)
+        until(lambda: stop.reason == "runtime.max_wall_seconds=0.04 is over")
+        until(lambda: codes)
     assert codes == [75]
 
 

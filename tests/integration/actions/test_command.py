@@ -5,7 +5,6 @@ import pathlib
 import sys
 import textwrap
 import threading
-import time
 import types
 
 import pytest
@@ -17,6 +16,7 @@ from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.stopping import PreemptedError, StopRequest
 from tests.support.action_runs import NAME, do
 from tests.support.runs import differences
+from tests.support.waiting import until
 
 
 class Events:
@@ -159,13 +159,6 @@ def is_alive(pid):
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 FAMILY = ("/bin/sh", "-c", 'sleep 300 & echo $$ $! > "$0.new"; mv "$0.new" "$0"; wait')
 
 
@@ -175,7 +168,7 @@ def test_a_program_that_takes_too_long_is_killed_with_all_it_has_started(tmp_pat
     Events(command((*FAMILY, str(pids)), ("start",), timeout_seconds=2), tmp_path)
     assert "(event start of step 0) had not ended after timeout_seconds=2 and was killed" in caplog.text
     parent, child = map(int, pids.read_text().split())
-    wait_for(lambda: not is_alive(child))
+    until(lambda: not is_alive(child))
     assert not pathlib.Path(f"/proc/{parent}").exists()  # reaped
 
 
@@ -187,7 +180,7 @@ def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
     stop = watched.run.trainer.process_group.stop
 
     def ask():
-        wait_for(pids.exists)
+        until(pids.exists)
         stop.reason = "SIGTERM"
 
     threading.Thread(target=ask).start()
@@ -198,7 +191,7 @@ def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
     for event in ("step", "preempted"):
         assert f"(event {event} of step 10) had not ended when the run was asked to stop (SIGTERM)" in caplog.text
     for pid in map(int, pids.read_text().split()):
-        wait_for(lambda pid=pid: not is_alive(pid))
+        until(lambda pid=pid: not is_alive(pid))
 
 
 def test_a_program_that_is_quick_enough_ends_though_the_run_stops(tmp_path):

@@ -10,7 +10,8 @@ from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.store import CheckpointStore
-from tests.support.checkpoint_damage import contents, truncate
+from tests.support.checkpoint_damage import truncate
+from tests.support.runs import contents
 
 
 def state(value=0.0, step=0):

@@ -17,7 +17,8 @@ from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.errors import ExitCode
 from tests.support.cases import cases
 from tests.support.chaos.tiny import Tiny, read_newest
-from tests.support.checkpoint_damage import HARMS, PARTS, contents
+from tests.support.checkpoint_damage import HARMS, PARTS
+from tests.support.runs import contents
 
 STEPS = (1, 2, 3)
 

@@ -99,7 +99,7 @@ def test_a_number_of_batches_bounds_it_and_single_commands_refuse_it_too(model_d
     with pytest.raises(EndlessError, match=r"validation_data has no end, .*leave out repeat\(\) for it, or"):
         do(model_dir, mode="predict")
     assert not files.list_dir(f"{model_dir}/predictions/predictions-00000.npz")
-    *_, failed = jobs.check("repeated", toy.resolved("repeated"), model_dir=f"{model_dir}-new", mode="train_and_eval")
+    *_, failed = jobs.check("repeated", jobs.resolved("repeated"), model_dir=f"{model_dir}-new", mode="train_and_eval")
     assert failed.name == "evaluate" and isinstance(failed.error, EndlessError)
 
 
@@ -109,7 +109,7 @@ def test_check_finds_training_data_that_end_before_the_last_step(model_dir, monk
     said = "the training data ends at step 13, and trainer.train_steps=14 asks for more; set trainer.on_data_end"
 
     def steps(*sets):
-        return list(jobs.check("repeated", toy.resolved("repeated", *sets), model_dir=str(model_dir), mode="train"))
+        return list(jobs.check("repeated", jobs.resolved("repeated", *sets), model_dir=str(model_dir), mode="train"))
 
     assert said in str(steps("trainer.train_steps=14")[-1].error)
     assert all(step.error is None for step in steps("trainer.train_steps=14", "trainer.on_data_end=repeat"))
@@ -120,5 +120,5 @@ def test_a_named_set_without_an_end_names_its_own_number_of_batches(model_dir):
     said = r"^eval_tasks\[0\].task_config.validation_data has no end.*or set eval_tasks\[0\].eval_steps to a number"
     with pytest.raises(EndlessError, match=said):
         jobs.run(
-            "repeated_beside", toy.resolved("repeated_beside"), mode="train_and_eval", model_dir=model_dir, quiet=True
+            "repeated_beside", jobs.resolved("repeated_beside"), mode="train_and_eval", model_dir=model_dir, quiet=True
         )

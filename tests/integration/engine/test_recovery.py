@@ -71,7 +71,7 @@ def test_a_loss_that_is_not_finite_in_an_evaluation_alone_is_said_once(model_dir
     said = [record.getMessage() for record in caplog.records if "validation_loss is" in record.getMessage()]
     assert len(said) == 1
     assert said[0].startswith("evaluating validation_data at step 10: validation_loss is nan. official-trainer check ")
-    resolved = toy.resolved("bad_batch")
+    resolved = jobs.resolved("bad_batch")
     steps = {
         step.name: step for step in jobs.check("bad_batch", resolved, model_dir=f"{model_dir}-2", mode="train_and_eval")
     }
@@ -82,7 +82,7 @@ def test_a_loss_that_is_not_finite_in_an_evaluation_alone_is_said_once(model_dir
 def test_check_names_what_is_not_finite_in_the_batch_that_it_reads(model_dir, stream, monkeypatch):
     """N10, N28: also where the loss does not show it."""
     stream.bad_index = 0
-    resolved = toy.resolved("bad_batch")
+    resolved = jobs.resolved("bad_batch")
     *_, failed = jobs.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")
     assert "loss is nan at step 1\n  features float32[10,6]: 1 value is nan in column 2, in row 3" in str(failed.error)
     build_model = BadBatchTask.build_model
@@ -97,7 +97,7 @@ def test_check_names_what_is_not_finite_in_the_batch_that_it_reads(model_dir, st
     assert "\nnot finite: features float32[10,6]: 1 value is nan in column 2" in steps["train"].outcome
     assert "if the model handles them, name them in task.train_data.allow_non_finite" in steps["train"].outcome
     handled = ["task.train_data.allow_non_finite=[features]"]
-    resolved = toy.resolved("bad_batch", *handled)
+    resolved = jobs.resolved("bad_batch", *handled)
     steps = {step.name: step for step in jobs.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")}
     assert "finite" not in steps["train"].outcome
 

@@ -11,7 +11,7 @@ from official_trainer.engine.traces import RetraceError, Traces, signature_of
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
 from official_trainer.user_code import notes_on
-from tests.support import loops, toy
+from tests.support import action_runs, toy
 from tests.support.cases import cases, full
 
 
@@ -171,12 +171,11 @@ class Witness(Action):
         self.told.append((trace.kind, trace.number, run.step))
 
 
-def test_actions_are_told_of_traces():
+def test_actions_are_told_of_traces(monkeypatch, model_dir):
     """G13: once the window or the evaluation has ended, whichever it was."""
-    trainer = toy.build(toy.experiment(validation_interval=4, summary_interval=4, checkpoint_interval=4))
-    trainer.config.trainer.__dict__["train_steps"] = 8
     witness = Witness()
-    loops.run_trainer(trainer, "interval", witness)
+    monkeypatch.setattr(toy.ToyTask, "build_actions", lambda task, trainer: [witness])
+    action_runs.do(model_dir, "trainer.train_steps=8", "trainer.validation_interval=4")
     assert witness.told == [("train", 1, 1), ("eval", 1, 4)]
 
 

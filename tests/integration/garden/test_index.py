@@ -20,7 +20,8 @@ from official_trainer.config import ConfigError
 from official_trainer.garden import index, spec, to_garden
 from official_trainer.tasks import registry
 from tests import ROOT
-from tests.support.garden.configs import assert_same, resolved, theirs
+from tests.support.garden.configs import assert_same, theirs
+from tests.support.jobs import resolved
 from tests.support.light import LIGHT
 
 COMMON = (
@@ -56,7 +57,7 @@ def test_an_experiment_is_read_and_written_as_model_garden_does(name, tmp_path):
             registry.get_config(name)
         return
     needed = ["task.sentencepiece_model_path=x"] if name == "wmt_transformer/large" else []
-    ours, live_config = resolved(name, sets=needed), theirs(name)
+    ours, live_config = resolved(name, *needed), theirs(name)
     hyperparams.override_params_dict(live_config, needed[0] if needed else {}, is_strict=True)
     assert_same(ours, live_config)
     params = tmp_path / "params.yaml"
@@ -204,9 +205,9 @@ def test_a_file_that_model_garden_takes_means_the_same_here(name, texts, warned,
 def test_a_field_of_ours_is_never_null():
     """T20: what Model Garden's code does not get is as strict as ever."""
     with pytest.raises(ConfigError, match=r"trainer.train_steps: must be an integer"):
-        resolved("resnet_imagenet", sets=["trainer.train_steps=null"])
+        resolved("resnet_imagenet", "trainer.train_steps=null")
     with pytest.raises(ConfigError, match=r"task.model.num_classes: must be an integer"):
-        resolved("resnet_imagenet", sets=["task.model.num_classes=''"])
+        resolved("resnet_imagenet", "task.model.num_classes=''")
 
 
 def test_task_and_optimizer_are_their_own_objects_and_locked():
@@ -271,7 +272,7 @@ def test_a_restriction_on_a_choice_that_is_not_selected_has_no_say(tmp_path, cap
     """T20: here SpineNet's levels, which the params.yaml of a run with another backbone leaves out."""
     changed = ["task.model.max_level=4", "task.model.backbone.type=resnet"]
     params = tmp_path / "params.yaml"
-    params.write_text(configuration.dump(resolved("maskrcnn_spinenet_coco", sets=changed), origins=True))
+    params.write_text(configuration.dump(resolved("maskrcnn_spinenet_coco", *changed), origins=True))
     assert resolved("maskrcnn_spinenet_coco", config_files=[str(params)]).config.task.model.max_level == 4
     code, _, err = said(capsys, "show", "maskrcnn_spinenet_coco", f"--set={changed[0]}")
     assert code == 2

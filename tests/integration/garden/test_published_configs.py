@@ -10,7 +10,8 @@ from official_trainer.config import learning_rate
 from official_trainer.garden import index, to_garden
 from tests import ROOT
 from tests.support.cases import cases
-from tests.support.garden.configs import assert_same, flat, resolved, theirs
+from tests.support.garden.configs import assert_same, flat, theirs
+from tests.support.jobs import resolved
 
 PUBLISHED = sorted((ROOT / "tests" / "support" / "garden" / "published").glob("*.yaml"))
 SHIPPED = sorted(index.package_dir().rglob("*.yaml"))

@@ -43,7 +43,7 @@ def test_overrides_mean_what_they_mean_there(name, text):
 def test_one_item_of_a_list_is_set_by_its_number():
     """T20: which Model Garden's flags cannot; the list keeps its other values."""
     sets = ["task.task_routines.0.task_weight=3", "task.task_routines[-1].task_config.train_data.global_batch_size=4"]
-    first, last = resolved("two_heads", sets=sets).config.task.task_routines
+    first, last = resolved("two_heads", *sets).config.task.task_routines
     assert (first.task_weight, first.task_config.train_data.global_batch_size) == (3.0, 10)
     assert (last.task_weight, last.task_config.train_data.global_batch_size) == (0.5, 4)
 
@@ -71,15 +71,15 @@ def test_what_is_wrong_is_said_with_its_place():
     """T21, N8: by our rules for several tasks, in their sections."""
     for name, sets, said in WRONG:
         with pytest.raises(ConfigError, match=said):
-            resolved(name, sets=sets)
+            resolved(name, *sets)
 
 
 def test_a_sampler_that_joint_training_does_not_read_is_warned_of():
     """T21, T20: there it goes unsaid."""
-    found = resolved("two_heads", sets=[JOINT, "trainer.task_sampler.type=uniform"])
+    found = resolved("two_heads", JOINT, "trainer.task_sampler.type=uniform")
     assert [w.message for w in found.warnings] == ["--set: trainer.task_sampler: has no effect with trainer_type=joint"]
-    assert resolved("two_heads", sets=[JOINT]).warnings == ()
-    assert resolved("two_heads", sets=[JOINT, "trainer.task_sampler.type=proportional"]).warnings == ()
+    assert resolved("two_heads", JOINT).warnings == ()
+    assert resolved("two_heads", JOINT, "trainer.task_sampler.type=proportional").warnings == ()
 
 
 def test_equal_experiments_are_of_one_class_and_one_that_changes_is_read_anew(monkeypatch):

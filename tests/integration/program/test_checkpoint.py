@@ -13,7 +13,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
 from official_trainer.tasks.metrics import MetricDirectionError
 from tests.support.cases import cases, full
-from tests.support.programs import build, compiled, diary_of, examples, light, lightly
+from tests.support.programs import deep, diary_of, examples, light, lightly
 
 STEPS = 5
 """Steps in an epoch: forty examples in batches of eight."""
@@ -351,9 +351,9 @@ def saved_by_keras(model, folder, saved_as):
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_weights_that_keras_has_saved_are_read(tmp_path, saved_as):
     """K9: files, a SavedModel, TensorFlow's own checkpoints; of another model nothing is assigned."""
-    theirs = compiled(build(1))
+    theirs = lightly(deep(), optimizer="adam")
     path = saved_by_keras(theirs, tmp_path, saved_as)
-    ours, other = Program(build(2)), Program(light(3))
+    ours, other = Program(deep(seed=2)), Program(light(seed=3))
     ours.load_weights(path)
     assert all(map(np.array_equal, ours.model.get_weights(), theirs.get_weights()))
     before = other.model.get_weights()
@@ -365,9 +365,9 @@ def test_weights_that_keras_has_saved_are_read(tmp_path, saved_as):
 @pytest.mark.parametrize(("saved_as", "rate"), [("weights", 0.001), ("some.weights.h5", 0.5)])
 def test_the_optimizer_in_what_keras_has_saved_is_restored_as_keras_does(tmp_path, saved_as, rate):
     """K9: TensorFlow's formats have it, HDF5 has not."""
-    path = saved_by_keras(compiled(light(1)), tmp_path, saved_as)
-    for owner in (light(3), Program(light(3))):
-        compiled(owner, optimizer=keras.optimizers.SGD(0.5)).load_weights(path)
+    path = saved_by_keras(lightly(light(), optimizer="adam"), tmp_path, saved_as)
+    for owner in (light(seed=3), Program(light(seed=3))):
+        lightly(owner, optimizer=keras.optimizers.SGD(0.5)).load_weights(path)
         assert float(owner.optimizer.learning_rate) == pytest.approx(rate)
 
 

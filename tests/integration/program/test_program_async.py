@@ -31,7 +31,7 @@ class AfterEpochs(keras.callbacks.Callback):
 
 def test_two_programs_train_in_one_loop_that_goes_on_meanwhile():
     """K2: each epoch of both waits for the other's and for the loop, so neither could have the thread to itself."""
-    expected = [lightly(light(seed)).fit(X, Y, **FIT).history for seed in (1, 2)]
+    expected = [lightly(light(seed=seed)).fit(X, Y, **FIT).history for seed in (1, 2)]
     together = threading.Barrier(2)
 
     async def both():
@@ -44,7 +44,7 @@ def test_two_programs_train_in_one_loop_that_goes_on_meanwhile():
             together.wait(SECONDS)
             asyncio.run_coroutine_threadsafe(tick(), loop).result(SECONDS)
 
-        programs = [lightly(Program(light(seed))) for seed in (1, 2)]
+        programs = [lightly(Program(light(seed=seed))) for seed in (1, 2)]
         fits = [each.fit_async(X, Y, callbacks=[AfterEpochs(after)], **FIT) for each in programs]
         histories = await asyncio.gather(*fits)
         results = await asyncio.gather(*(each.evaluate_async(X, Y, verbose=0) for each in programs))
@@ -82,8 +82,8 @@ def test_batches_are_trained_and_predicted_in_an_event_loop():
 
 def test_a_second_call_of_a_program_that_trains_is_refused():
     """K2: the first one is not disturbed."""
-    expected = lightly(light(1)).fit(X, Y, **FIT).history
-    program = lightly(Program(light(1)))
+    expected = lightly(light()).fit(X, Y, **FIT).history
+    program = lightly(Program(light()))
 
     async def both():
         begun, done = asyncio.Event(), threading.Event()

@@ -30,7 +30,8 @@ from tests import ROOT
 from tests.support import jobs, toy
 from tests.support.cases import cases
 from tests.support.garden.toy import GardenTask
-from tests.support.predictions import Noisy, arrays, contents, records, stream
+from tests.support.predictions import Noisy, arrays, records, stream
+from tests.support.runs import contents
 
 NUM_TRAINING = 60
 
@@ -60,7 +61,7 @@ def trained(tmp_path_factory):
     do(model_dir, mode="train_and_eval")
     keras.backend.clear_session()
     trainer = build(
-        Job(experiment="toy_predict", resolved=toy.resolved("toy_predict"), model_dir=model_dir, mode="eval")
+        Job(experiment="toy_predict", resolved=jobs.resolved("toy_predict"), model_dir=model_dir, mode="eval")
     )
     trainer.checkpoint_state.load_weights(model_dir, 20)
     plain = trainer.model.predict(toy.FEATURES, verbose=0)
@@ -206,7 +207,7 @@ def test_nothing_to_predict_is_refused(trained, model_dir, tmp_path, monkeypatch
 
 def test_a_section_that_is_not_there_is_refused(tmp_path):
     """N18: with those that are."""
-    resolved = toy.resolved("toy_predict")
+    resolved = jobs.resolved("toy_predict")
     config = resolved.config.replace(task=resolved.config.task.replace(validation_data=None))
     resolved = dataclasses.replace(resolved, config=config)
     job = Job(experiment="x", resolved=resolved, model_dir=str(tmp_path), mode="predict")

@@ -13,7 +13,7 @@ from official_trainer.checkpoints.manifest import signed
 from official_trainer.runs import prediction_formats
 from official_trainer.runs.predictions import MANIFEST, PredictionFiles, PredictionsError, Share, read_continuable
 from tests.support.cases import cases
-from tests.support.predictions import contents
+from tests.support.runs import contents
 
 SETTINGS = {"experiment": "toy", "format": "jsonl", "shard_size": 4, "checkpoint": 100, "task.held_out": 0.2}
 FORMATS = prediction_formats.FORMATS

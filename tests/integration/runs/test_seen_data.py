@@ -15,7 +15,7 @@ from official_trainer.runs import seen_data
 from official_trainer.runs.job import Job
 from official_trainer.runs.mistakes.report import report_of
 from official_trainer.tasks import registry
-from tests.support import points_run, several_tasks, toy  # noqa: F401  two register experiments
+from tests.support import jobs, points_run, several_tasks, toy  # noqa: F401  two register experiments
 from tests.support.cases import cases
 
 
@@ -39,7 +39,7 @@ toy.runs_of("seen_records", RecordsTask, batch=20, eval_batch=20)
 def job_of(experiment, *sets):
     return Job(
         experiment=experiment,
-        resolved=toy.resolved(experiment, *sets),
+        resolved=jobs.resolved(experiment, *sets),
         model_dir="never_written",
         mode="eval",
         quiet=True,

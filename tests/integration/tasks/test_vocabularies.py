@@ -70,14 +70,18 @@ def reread(tmp_path, *, of, into):
 
 @pytest.mark.parametrize("name", KERASES)
 def test_any_words_come_back(tmp_path, name):
-    """N53: those that are no text, and those that a number is turned into; a layer that has none yet takes them."""
+    """N53: numbers, no text, what a number is turned into; a layer that has none yet takes them."""
     lookup, own = KERASES[name].layers.StringLookup, table_layer(KERASES[name])
+    integers = [KERASES[name].layers.IntegerLookup(num_oov_indices=2, name="l") for _ in range(2)]
+    for layer, numbers in zip(integers, ([1, 2, 2, 6], [6, 7]), strict=True):
+        layer.adapt(np.array(numbers)[:, None])
     inverted = [lookup(vocabulary=words, invert=True, name="i") for words in (["a", "b"], ["c", "a", "b"])]
     adapted = lookup(name="n")
     adapted.adapt(np.array([["x"], ["y"], ["y"]]))
     layers = [
         (own([b"\xff", b"\xfe\n"]), own([b"a"]), np.array([b"\xff", b"\xfe\n", b"a"])),
         (*inverted, np.array([1, 2, 3])),
+        (*integers, np.array([1, 2, 6, 7])),
         (adapted, lookup(name="n"), np.array(["y", "z"])),
     ]
     for saved, live, given in layers:

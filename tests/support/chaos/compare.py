@@ -17,16 +17,9 @@ from tests.support.runs import bits, rows
 def differences(broken, unbroken):
     """Returns what differs, as `{kind: first few differences}`; empty if the broken run lost nothing."""
     broken, unbroken = Path(broken), Path(unbroken)
-    found = {
-        "variables": _variables(broken, unbroken),
-        "ids": _ids(broken, unbroken),
-        "rows": _rows(broken, unbroken),
-        "events": _events(broken, unbroken),
-        "best": _best(broken, unbroken),
-        "others": _unequal(_others(broken), _others(unbroken)),
-        "exports": _exports(broken, unbroken),
-        "record": _record(broken, unbroken),
-    }
+    found = {"variables": _variables(broken, unbroken), "rows": _rows(broken, unbroken)}
+    for kind, read_all in {"ids": ids, "events": _points, "saved": _saved, "record": _recorded}.items():
+        found[kind] = _unequal(read_all(broken), read_all(unbroken))
     return {kind: sorted(items)[:5] for kind, items in found.items() if items}
 
 
@@ -61,20 +54,12 @@ def _variables(broken, unbroken):
     return _unequal(*(bits(model_dir / f"ckpt-{steps[0][-1]}") for model_dir in (broken, unbroken)))
 
 
-def _ids(broken, unbroken):
-    return _unequal(ids(broken), ids(unbroken))
-
-
 def _rows(broken, unbroken):
     listed = [rows(model_dir) for model_dir in (broken, unbroken)]
     keys = [[(row["step"], row["split"]) for row in found] for found in listed]
     if keys[0] != keys[1]:
         return [f"rows {keys[0]} != {keys[1]}"]
     return _unequal(*(dict(zip(keys[0], found, strict=True)) for found in listed))
-
-
-def _events(broken, unbroken):
-    return _unequal(_points(broken), _points(unbroken))
 
 
 def _points(model_dir):
@@ -95,40 +80,17 @@ def _points(model_dir):
     return points
 
 
-def _best(broken, unbroken):
-    found = []
-    for model_dir in (broken, unbroken):
-        folder = model_dir / "best"
-        steps = committed_steps(str(folder))
-        info = folder / "info.json"
-        best = {"steps": steps, "info": json.loads(info.read_text()) if info.exists() else None}
-        for step in steps:
-            best |= {"record": read(str(folder), step).extra, **bits(folder / f"ckpt-{step}")}
-        found.append(best)
-    return _unequal(*found)
-
-
-def _others(model_dir):
-    """Returns the bits of each checkpoint that an action has saved, by its path."""
-    folders = {"best", "export"}
-    paths = [path.relative_to(model_dir) for path in model_dir.glob("*/**/ckpt-*.index")]
-    return {str(path): bits(model_dir / path.with_suffix("")) for path in paths if path.parts[0] not in folders}
-
-
-def _exports(broken, unbroken):
-    found = []
-    for model_dir in (broken, unbroken):
-        folder = model_dir / "export"
-        names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-        export = {"names": names, "about": [path.read_text() for path in sorted(folder.rglob("export.json"))]}
-        for index in sorted(folder.rglob("variables.index")):
-            export |= {f"{index}{name}": value for name, value in bits(index.with_suffix("")).items()}
-        found.append({key.removeprefix(str(model_dir)): value for key, value in export.items()})
-    return _unequal(*found)
-
-
-def _record(broken, unbroken):
-    return _unequal(*(_recorded(model_dir) for model_dir in (broken, unbroken)))
+def _saved(model_dir):
+    """Returns what lies in folders: the bits of checkpoints and exports, what is said of them, an export's files."""
+    held = {str(path.relative_to(model_dir)): "" for path in model_dir.glob("export/**/*") if path.is_file()}
+    for path in [*model_dir.glob("best/info.json"), *model_dir.glob("export/**/export.json")]:
+        held[str(path.relative_to(model_dir))] = path.read_text()
+    for step in committed_steps(str(model_dir / "best")):
+        held[f"record of best/ckpt-{step}"] = read(str(model_dir / "best"), step).extra
+    for index in model_dir.glob("*/**/*.index"):
+        place = index.relative_to(model_dir)
+        held |= {f"{place} {name}": value for name, value in bits(index.with_suffix("")).items()}
+    return held
 
 
 def _recorded(model_dir):

@@ -1,11 +1,10 @@
 """The contract of kills: a process is struck anywhere and started again, and ends with what an unbroken one ends with.
 
-A `Case` says what runs, where it lies and how two folders are compared. A strike (`Change`, `Part`, `Step`, `Callback`,
+A `Case` says what runs, where it lies and how two folders are compared. A strike (`Change`, `Part`, `Step`,
 `Instant`) says where a process is struck, and by which signal. `check` strikes and compares. The unbroken run of a case
 is made once for all processes of a pytest (`Shared`).
 """
 
-import contextlib
 import dataclasses
 import errno
 import fcntl
@@ -45,7 +44,6 @@ class Case:
         than the unbroken one, after it has called `first`.
       compare: `compare(run, unbroken run)` returns `{kind: what differs}`.
       directory: what is true of `folder/run` after each strike.
-      still_there: `still_there(run)` asserts what more has to be there after each strike.
       ended: `ended(shared, folder)` asserts what more is true at the end.
     """
 
@@ -53,7 +51,6 @@ class Case:
     start: Callable[..., Child]
     compare: Callable[[Path, Path], dict[str, Any]] = compare.differences
     directory: type = RunDirectory
-    still_there: Callable[[Path], None] = lambda run: None
     ended: Callable[["Shared", Path], None] = lambda shared, folder: None
 
     def __str__(self):
@@ -86,17 +83,11 @@ class Shared:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    @contextlib.contextmanager
-    def once(self, name):
-        """Yields the mark that `name` is there; one process at a time."""
-        with open(self.folder / f"{name}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield self.folder / f"{name}.done"
-
     def made(self, name, make):
         """Returns the folder `name`, which `make(folder)` has filled, here or in another process."""
-        folder = self.folder / name
-        with self.once(name) as done:
+        folder, done = self.folder / name, self.folder / f"{name}.done"
+        with open(self.folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
@@ -243,17 +234,6 @@ class Phase(Strike):
         return functools.partial(inside.stop_in_phase, self.phase, self.seconds, self.by)
 
 
-@dataclasses.dataclass(frozen=True)
-class Callback(Strike):
-    """When Keras calls a callback for the time `number`."""
-
-    hook: str
-    number: int
-
-    def first(self, run, unbroken):
-        return functools.partial(inside.strike_at_callback, self.hook, self.number, self.by)
-
-
 class Broken:
     """A run that is struck, in `folder`.
 
@@ -289,7 +269,6 @@ class Broken:
         if strike.gains:
             end = self._case.directory(self._unbroken.model_dir, self._unbroken.model_dir).newest()
             assert before < newest < end
-        self._case.still_there(self._run)
         return True
 
     def damage_newest(self, count):

@@ -8,6 +8,7 @@ import errno
 import os
 import shutil
 import threading
+import types
 from pathlib import Path
 
 import tensorflow as tf
@@ -50,7 +51,8 @@ class FaultyFiles:
         for name in ("make_dirs", "remove", "rename", "list_dir", "size_bytes"):
             monkeypatch.setattr(files, name, self._counted(name, getattr(files, name)))
         monkeypatch.setattr(files, "open_file", self._open_file)
-        monkeypatch.setattr(files, "os", _Os(self, self._counted("replace", os.replace)))
+        replaced = {"replace": self._counted("replace", os.replace), "getpid": lambda: self.pid}
+        monkeypatch.setattr(files, "os", types.SimpleNamespace(**{**vars(os), **replaced}))
         monkeypatch.setattr(Snapshot, "write", lambda *args: self._write(*args))
 
     def arm(self, at=None, fault=None, *, lasts=False):
@@ -165,16 +167,3 @@ class _HalfWriter:
 
     def __getattr__(self, name):
         return getattr(self._file, name)
-
-
-class _Os:
-    """The module `os`, with `replace` counted and a number of its own for each process."""
-
-    def __init__(self, faults, replace):
-        self._faults, self.replace = faults, replace
-
-    def getpid(self):
-        return self._faults.pid
-
-    def __getattr__(self, name):
-        return getattr(os, name)

@@ -1,4 +1,4 @@
-"""What is done to a child process before it does its work: strike it at a step or a callback; make it forget.
+"""What is done to a child process before it does its work: strike it at a step or in a phase; make it forget.
 
 Imports no TensorFlow at the top; each function is named in `Child(first=…)`, alone or in a `functools.partial`.
 """
@@ -7,34 +7,6 @@ import os
 import signal
 import threading
 import time
-
-struck_callback = None
-"""Hook, number and signal that `strike_at_callback` was told."""
-
-
-def strike_at_callback(hook, number, by):
-    """A signal when Keras calls `hook` for the time `number`; a fit that is struck passes on `strikers()`."""
-    global struck_callback
-    struck_callback = hook, number, by
-
-
-def strikers(keras=None):
-    """Returns the callbacks that strike, of a Keras, tf_keras unless given; none if nothing is struck there."""
-    if keras is None:
-        from official_trainer.lazy import keras
-
-    if struck_callback is None:
-        return []
-    hook, number, by = struck_callback
-    heard = 0
-
-    def strike(*arguments, **keywords):
-        nonlocal heard
-        heard += 1
-        if heard == number:
-            os.kill(os.getpid(), by)
-
-    return [type("Striker", (keras.callbacks.Callback,), {hook: strike})()]
 
 
 def strike_at_step(step, by):
@@ -108,10 +80,6 @@ def forget_slots():
 
 def forget_metrics():
     _forget(lambda trainer: [v for metric in trainer.train_metrics for v in metric.variables])
-
-
-def forget_loss():
-    _forget(lambda trainer: trainer.train_loss.variables)
 
 
 def forget_average():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests import ROOT
 from tests.support import workspaces
-from tests.support.chaos.contract import RUN, Case, Shared
+from tests.support.chaos.contract import RUN, Case
 from tests.support.forked import Command, run_command
 
 STRATEGIES = ("off", "one_device", "mirrored1", "mirrored2")
@@ -55,33 +55,25 @@ class Variant:
         return sets
 
 
-class Workspace(Shared):
-    """A folder with the experiment, its records, and the unbroken runs of variants that were asked for."""
-
-    def __init__(self, folder):
-        folder = Path(folder)
-        super().__init__(Shared(folder.parent).made(folder.name, make_workspace))
-
-    def unbroken(self, variant, *sets, mode="train_and_eval"):
-        """Returns the unbroken run of a variant."""
-        name = "-".join([mode, *(word.replace("/", "_") for word in sets)])
-        return super().unbroken(digits(variant, *sets, mode=mode, workspace=self.folder, name=name))
-
-
-def digits(variant, *sets, mode="train_and_eval", workspace=None, name=""):
-    """Returns a variant of the experiment as a case, in a workspace; None makes one."""
+def digits(variant, *sets, mode="train_and_eval", name=""):
+    """Returns a variant of the experiment as a case."""
     name = "-".join(filter(None, ["digits", variant.name, name]))
-    return Case(name, functools.partial(_start, variant, sets, mode, workspace))
+    return Case(name, functools.partial(_start, variant, sets, mode))
 
 
-def _start(variant, sets, mode, workspace, shared, folder, *more, first=None):
-    workspace = workspace or shared.made("digits", make_workspace)
+def workspace_in(shared):
+    """Returns the folder with the experiment and its records."""
+    return shared.made("digits", _make_workspace)
+
+
+def _start(variant, sets, mode, shared, folder, *more, first=None):
+    workspace = workspace_in(shared)
     words = [f"--set={word}" for word in (*variant.sets(workspace), *sets, *more)]
     argv = ["train", "--experiment=digits_chaos", f"--mode={mode}", f"--model_dir={folder}/{RUN}", *words]
     return Command(argv, cwd=workspace, folder=folder, first=first)
 
 
-def make_workspace(folder):
+def _make_workspace(folder):
     """Writes the experiment and its records into a folder."""
     run_command(["list"], cwd=ROOT, folder=folder)  # the fork server's own start is no part of a run's time
     experiments = folder / "experiments"

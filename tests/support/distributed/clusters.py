@@ -9,6 +9,7 @@ from pathlib import Path
 
 from official_trainer.processes.local import free_ports
 from tests.support.forked import Command
+from tests.support.waiting import until
 
 TIMEOUT_SECONDS = 120
 
@@ -116,12 +117,9 @@ class LocalCluster:
             name: self.wait(*name, timeout_seconds=max(0.1, deadline - time.monotonic())) for name in self._commands
         }
 
-    def wait_for(self, condition, *, timeout_seconds=TIMEOUT_SECONDS):
+    def wait_for(self, condition):
         """Returns when `condition()` holds."""
-        deadline = time.monotonic() + timeout_seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"not so after {timeout_seconds} s\n{self.outputs()}"
-            time.sleep(0.02)
+        until(condition, self.outputs)
 
     def outputs(self):
         """What all processes have printed, for messages."""

@@ -46,8 +46,11 @@ class Run:
 
     def wait_for_step(self, step):
         """Returns when windows of so many steps are done; the run must not be over by then."""
-        self.cluster.wait_for(lambda: sum(window["window"] for window in self.windows()) >= step)
+        self.cluster.wait_for(lambda: self.steps_so_far() >= step)
         assert self.cluster.is_alive("chief"), self.cluster.outputs()
+
+    def steps_so_far(self):
+        return sum(window["window"] for window in self.windows())
 
     def windows(self):
         """Returns who did how much, window by window."""
@@ -89,7 +92,3 @@ LONG = (
     "trainer.validation_interval=600",
 )
 """Long enough to break it in the middle."""
-
-
-def run_so_far(run):
-    return sum(window["window"] for window in run.windows())

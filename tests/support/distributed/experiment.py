@@ -88,16 +88,10 @@ class CollectedTask(ChaosTask):
 
 def num_processes(logs: Any) -> int:
     """Returns how many processes there are, after comparing what all of them have."""
-    own = {"pid": os.getpid(), "values": (tf.constant([0.5], tf.bfloat16), np.array([np.nan, 2.0**60]), None, "ä")}
-    gathered = trees.gather(own)
-    pids = {process["pid"] for process in gathered}
-    assert os.getpid() in pids, gathered
-    for process in gathered:
-        tensor, array, nothing, text = process["values"]
-        assert (tensor.dtype, nothing, text) == (tf.bfloat16, None, "ä")
-        assert array.tobytes() == own["values"][1].tobytes()
+    pids = {process["pid"] for process in trees.gather({"pid": os.getpid()})}
+    assert os.getpid() in pids, pids
     trees.assert_replica_integrity({"examples": logs["examples"]})
-    if len(gathered) > 1:
+    if len(pids) > 1:
         try:
             trees.assert_replica_integrity({"pids": [os.getpid()]})
         except trees.ReplicaIntegrityError as error:

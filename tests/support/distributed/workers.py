@@ -1,8 +1,7 @@
 """Runs of the chaos experiment on two and more workers."""
 
-import json
-
 from tests.support.chaos.compare import id_lines
+from tests.support.chaos.run_directory import read_status
 from tests.support.chaos.runs import Variant
 from tests.support.distributed.clusters import LocalCluster
 
@@ -15,14 +14,14 @@ SETS = (
 
 
 def argv_of(workspace, model_dir, *sets, experiment="digits_chaos", variant=TWO_WORKERS):
-    words = [f"--set={word}" for word in (*variant.sets(workspace.folder), *SETS, *sets)]
+    words = [f"--set={word}" for word in (*variant.sets(workspace), *SETS, *sets)]
     return ["train", f"--experiment={experiment}", f"--model_dir={model_dir}", *words]
 
 
 def cluster(workspace, model_dir, *sets, workers=2, **options):
     """Returns two workers, of `TWO_WORKERS` if no other `variant` or `experiment` is given."""
     argv = argv_of(workspace, model_dir, *sets, **options)
-    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace.folder, folder=f"{model_dir}.output")
+    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace, folder=f"{model_dir}.output")
 
 
 def run_to_end(*arguments, **options):
@@ -33,10 +32,7 @@ def run_to_end(*arguments, **options):
 
 def phase_of(model_dir):
     """What the chief says it does, or None before it says anything."""
-    try:
-        return json.loads((model_dir / "status.json").read_text())["phase"]
-    except (FileNotFoundError, ValueError):
-        return None
+    return read_status(model_dir).get("phase")
 
 
 def steps_done(model_dir):

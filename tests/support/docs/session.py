@@ -6,24 +6,23 @@ copy of this repository's, is `/shared/workspace` there.
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import itertools
 import json
 import multiprocessing
 import os
-import pathlib
 import re
 import shutil
 import signal
 import subprocess
-import time
 
 from official_trainer.errors import ExitCode
 from tests import ROOT
+from tests.support.chaos.contract import Shared
 from tests.support.docs import changes, children, pages
 from tests.support.docs.outputs import masked, shows
 from tests.support.forked import TIMEOUT_SECONDS, Child, Completed
+from tests.support.waiting import until
 from tests.support.workspace import copy_workspace
 
 FIRST_RUN = "python train.py --experiment=digits_cnn --mode=train_and_eval --model_dir=runs/digits"
@@ -277,16 +276,16 @@ class Session:
 
 def first_run():
     """Returns the directory of the README's first run, which is only read, and how its command ended."""
-    with _one_process_at_a_time() as shared:
-        kept = shared / "ended.json"
-        if not kept.exists():
-            shutil.rmtree(shared)  # what a run that failed has left
-            shared.mkdir()
-            session = Session(pages.PAGES[0], shared, not_here=lambda command: False, shorten=False)
-            done = session._ours("python", _FIRST_ARGV, {})
-            assert done.code == 0, done.out + done.err
-            kept.write_text(json.dumps(dataclasses.asdict(done)))
-    return shared / "shared" / "workspace" / "runs" / "digits", Completed(**json.loads(kept.read_text()))
+    folder = Shared(os.environ["XDG_CACHE_HOME"]).made("first_run", _run_first)
+    done = Completed(**json.loads((folder / "ended.json").read_text()))
+    return folder / "shared" / "workspace" / "runs" / "digits", done
+
+
+def _run_first(folder):
+    session = Session(pages.PAGES[0], folder, not_here=lambda command: False, shorten=False)
+    done = session._ours("python", _FIRST_ARGV, {})
+    assert done.code == 0, done.out + done.err
+    (folder / "ended.json").write_text(json.dumps(dataclasses.asdict(done)))
 
 
 def _trains_there(line):
@@ -307,11 +306,11 @@ def _experiment(argv):
 
 def _wait_for_line(child, line):
     """Waits until a child has printed a line like the one shown, or has ended."""
-    until = time.monotonic() + TIMEOUT_SECONDS
-    while child.process.is_alive() and time.monotonic() < until:
-        if any(shows(masked([line]), masked([printed])) for printed in child.out.splitlines()):
-            return
-        time.sleep(0.02)
+
+    def has_printed():
+        return any(shows(masked([line]), masked([printed])) for printed in child.out.splitlines())
+
+    until(lambda: has_printed() or not child.process.is_alive())
 
 
 def _end(text):
@@ -323,13 +322,3 @@ def _compile(block):
         compile(block.text, block.place, "exec")
     except SyntaxError as error:
         yield f"{block.place}: the fragment is no Python: {error}"
-
-
-@contextlib.contextmanager
-def _one_process_at_a_time():
-    """Gives the folder that all processes of this pytest share, to one of them."""
-    folder = pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "first_run"
-    folder.mkdir(exist_ok=True)
-    with open(folder.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder

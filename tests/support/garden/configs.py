@@ -4,13 +4,7 @@ import importlib
 
 from official.core import exp_factory
 
-from official_trainer import config as configuration
 from official_trainer.garden import index, to_garden
-from official_trainer.tasks import registry
-
-
-def resolved(name, **layers):
-    return configuration.resolve(registry.get_config(name), experiment=name, **layers)
 
 
 def theirs(name):

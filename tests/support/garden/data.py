@@ -36,12 +36,12 @@ def write(folder, kinds=()):
 def images(path, examples, seed):
     """JPEGs with a label from 1 on: a square of the label's colour on noise."""
     rng = np.random.default_rng([seed, 1])
-    _write(path, (_image(rng, 1 + index % (CLASSES - 1)) for index in range(examples)))
-
-
-def _image(rng, label):
-    image, _ = _scene(rng, [label])
-    return _vision().add_image_matrix_feature(image, image_format="JPEG", label=label).example
+    builders = []
+    for index in range(examples):
+        label = 1 + index % (CLASSES - 1)
+        image, _ = _scene(rng, [label])
+        builders.append(_vision().add_image_matrix_feature(image, image_format="JPEG", label=label))
+    _write(path, (builder.example for builder in builders))
 
 
 def segmentation(path, examples, seed):
@@ -60,42 +60,28 @@ def segmentation(path, examples, seed):
 
 def detection(path, examples, seed):
     """JPEGs with boxes, classes, areas and instance masks; the boxes also in COCO's JSON, beside them."""
-    built, found = [], []
-    for number, image, masks, objects in _images_of_objects(examples, seed):
-        found.append((number, objects))
-        labels, boxes = zip(*objects, strict=True)
+    rng = np.random.default_rng([seed, 3])
+    built, images, annotations = [], [], []
+    for index in range(examples):
+        number = 1000 * seed + index + 1
+        image, objects = _scene(rng, [1 + index % (CLASSES - 1), 1 + (index + 1) % (CLASSES - 1)])
+        labels, masks = zip(*objects, strict=True)
+        boxes = [_box(mask) for mask in masks]
         builder = _vision()
         builder.add_image_matrix_feature(image, image_format="JPEG", image_source_id=str(number).encode())
         builder.add_boxes_feature(*(np.array(boxes) / SIZE).T.tolist(), labels=list(labels))
         builder.add_instance_mask_matrices_feature(np.stack(masks).astype(np.uint8))
         builder.add_ints_feature("image/object/is_crowd", [0] * len(masks))
         built.append(builder.example)
-    _write(path, built)
-    path.with_suffix(".json").write_text(json.dumps(_coco(found)))
-
-
-def _images_of_objects(examples, seed):
-    """Yields number, image, masks and [(class, box)] of two objects."""
-    rng = np.random.default_rng([seed, 3])
-    for index in range(examples):
-        image, masks = _scene(rng, [1 + index % (CLASSES - 1), 1 + (index + 1) % (CLASSES - 1)])
-        objects = [(label, _box(mask)) for label, mask in masks]
-        yield 1000 * seed + index + 1, image, [mask for _, mask in masks], objects
-
-
-def _coco(found):
-    """Returns (image, [(class, box)]) as COCO's annotations."""
-    annotations = []
-    for image, objects in found:
-        for label, (left, right, top, bottom) in objects:
+        images.append({"id": number, "height": SIZE, "width": SIZE})
+        for label, (left, right, top, bottom) in zip(labels, boxes, strict=True):
             width, height = int(right - left), int(bottom - top)
             place = {"bbox": [int(left), int(top), width, height], "area": width * height, "iscrowd": 0}
-            annotations.append({"id": len(annotations) + 1, "image_id": image, "category_id": label, **place})
-    return {
-        "images": [{"id": image, "height": SIZE, "width": SIZE} for image, _ in found],
-        "annotations": annotations,
-        "categories": [{"id": label, "name": f"class {label}"} for label in range(1, CLASSES)],
-    }
+            annotations.append({"id": len(annotations) + 1, "image_id": number, "category_id": label, **place})
+    _write(path, built)
+    categories = [{"id": label, "name": f"class {label}"} for label in range(1, CLASSES)]
+    coco = {"images": images, "annotations": annotations, "categories": categories}
+    path.with_suffix(".json").write_text(json.dumps(coco))
 
 
 def videos(path, examples, seed):

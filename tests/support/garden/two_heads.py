@@ -2,8 +2,6 @@
 
 import sys
 
-from official_trainer import config as configuration
-from official_trainer.lazy import keras
 from official_trainer.tasks import registry
 from tests import ROOT
 from tests.support import jobs
@@ -14,13 +12,12 @@ EMA = "trainer.optimizer_config.ema={average_decay: 0.9, trainable_weights_only:
 JOINT, QUIET = "trainer.trainer_type=joint", "trainer.export.at_end=false"
 
 
-def resolved(name, **layers):
-    return configuration.resolve(registry.get_config(name, WORKSPACE), experiment=name, **layers)
+def resolved(name, *sets, **layers):
+    return jobs.resolved(name, *sets, config=registry.get_config(name, WORKSPACE), **layers)
 
 
-def do(model_dir, *sets, name="two_heads", mode="train_and_eval"):
-    keras.backend.clear_session()
-    return jobs.run(name, resolved(name, sets=sets), mode=mode, model_dir=str(model_dir), quiet=True)
+def do(model_dir, *sets, name="two_heads", **options):
+    return jobs.do(name, model_dir, *sets, config=registry.get_config(name, WORKSPACE), **options)
 
 
 def module():

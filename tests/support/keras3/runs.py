@@ -1,7 +1,9 @@
 """Runs that train a model of Keras 3: dict inputs, several outputs, batch norm, dropout; its layers are configured."""
 
 import dataclasses
+import functools
 
+import keras
 import numpy as np
 
 from official_trainer import config as configuration
@@ -39,8 +41,6 @@ class Keras3RunTask(Task):
     """Says whether two vectors point in one direction."""
 
     def build_model(self):
-        import keras
-
         given = {name: keras.Input([4], name=name) for name in FEATURES}
         hidden = keras.layers.Concatenate()([given["left"], given["right"]])
         built = []
@@ -60,14 +60,10 @@ class Keras3RunTask(Task):
         return inputs.from_arrays((FEATURES, LABELS.astype("int32")), params, input_context)
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
-        import keras
-
         loss = keras.losses.sparse_categorical_crossentropy(labels, model_outputs["logits"], from_logits=True)
         return loss + 0.01 * model_outputs["size"][:, 0] ** 2
 
     def build_metrics(self, training=True):
-        import keras
-
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def process_metrics(self, metrics, labels, model_outputs):
@@ -76,8 +72,6 @@ class Keras3RunTask(Task):
 
     @classmethod
     def create_optimizer(cls, optimizer_config, runtime_config=None, dp_config=None):
-        import keras
-
         return keras.optimizers.Adam(0.01)
 
 
@@ -100,11 +94,5 @@ def keras3_run():
     )
 
 
-def resolved(*sets):
-    """Returns the config of the experiment, with values set on the command line."""
-    return configuration.resolve(registry.get_config("keras3_run"), experiment="keras3_run", sets=sets)
-
-
-def do(model_dir, *sets, mode="train_and_eval", **options):
-    """Runs the experiment in this process."""
-    return jobs.run("keras3_run", resolved(*sets), mode=mode, model_dir=str(model_dir), quiet=True, **options)
+resolved = functools.partial(jobs.resolved, "keras3_run")
+do = functools.partial(jobs.do, "keras3_run")

@@ -19,8 +19,6 @@ from official_trainer.launch import submit, targets
 from official_trainer.launch.spec import Code, in_copy, training_job
 from official_trainer.launch.targets.kubernetes import Kubernetes
 from official_trainer.launch.targets.kubernetes_profile import KubernetesProfile
-from official_trainer.launch.targets.tpu import CloudTpu
-from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.verbs import launch
 from tests import ROOT
 
@@ -35,12 +33,6 @@ zone: us-central2-b
 accelerator_type: v4-8
 runtime_version: tpu-ubuntu2204-base
 source: gs://my-bucket/code.tar.gz
-"""
-TPU_POD = f"""{TPU.replace("v4-8", "v4-32")}
-setup: [[systemctl, restart, tpu-runtime]]
-install: ['-r', requirements.lock]
-environ: {{GREETING: "it's $5"}}
-max_restarts: 3
 """
 KUBERNETES = {
     "jobset-workers": f"""{IMAGE}
@@ -156,7 +148,6 @@ def others():
     engines = {
         f"{name}.yaml": Kubernetes(profile_of(text)) for name, text in KUBERNETES.items() if name != "jobset-tpu"
     }
-    engines["tpu-pod.startup.sh"] = CloudTpu(profile_of(TPU_POD, TpuProfile))
     return {name: "".join(engine.render(job_for(engine.profile)).files.values()) for name, engine in engines.items()}
 
 

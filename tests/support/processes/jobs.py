@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 
 from tests import ROOT
+from tests.support.waiting import until
 
 TIMEOUT_SECONDS = 120
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -51,20 +51,17 @@ class Launched:
 
     def until(self, *marks):
         """Waits until processes have left these marks."""
-        until(lambda: all((self.folder / mark).exists() for mark in marks), self.process)
+
+        def are_there():
+            are_left = all((self.folder / mark).exists() for mark in marks)
+            assert are_left or self.process.poll() is None, self.process.communicate()
+            return are_left
+
+        until(are_there)
 
     def fork_server(self):
         """Returns the pid of the process that forked the others."""
         return psutil.Process(int((self.folder / "pid of worker 0").read_text())).ppid()
-
-
-def until(is_so, process=None):
-    end = time.monotonic() + TIMEOUT_SECONDS
-    while not is_so():
-        assert time.monotonic() < end, "waited for too long"
-        if process is not None and process.poll() is not None:
-            raise AssertionError(process.communicate())
-        time.sleep(0.01)
 
 
 def is_alive(pid):

@@ -1,7 +1,6 @@
 """`launch local` for real processes, all forked from one that has imported TensorFlow; any of them can be killed."""
 
 import contextlib
-import functools
 import os
 import re
 import signal
@@ -9,9 +8,10 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.forked import Child
+from tests.support.forked import Command
 from tests.support.processes.from_here import fork_processes
-from tests.support.processes.jobs import is_alive, until
+from tests.support.processes.jobs import is_alive
+from tests.support.waiting import until
 
 LAUNCHER = "launcher"
 
@@ -24,8 +24,8 @@ class LocalJob:
 
     def __init__(self, argv, *, cwd, folder, env=None):
         Path(folder).mkdir(parents=True)
-        target = functools.partial(_launch, list(argv))
-        self._child = Child(target, cwd=cwd, folder=folder, env=env, starts_processes=True)
+        argv = ["launch", "local", *argv]
+        self._child = Command(argv, cwd=cwd, folder=folder, env=env, first=_prepare, starts_processes=True)
         self._seen = {self._child.process.pid}
 
     def __enter__(self):
@@ -91,10 +91,7 @@ class LocalJob:
                 self._seen |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
 
 
-def _launch(argv):
-    from official_trainer import cli
-
+def _prepare():
     fork_processes()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)  # ignored if pytest runs in the background
-    return cli.main(["launch", "local", *argv])

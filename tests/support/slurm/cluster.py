@@ -7,8 +7,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
+
+from tests.support.waiting import until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge"
@@ -98,11 +99,11 @@ class Slurm:
         places = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         flags = [f"--{flag}={self.folder}/munge/{name}" for flag, name in places.items()]
         self._daemon("munged", "--foreground", "--force", *flags)
-        _until(lambda: (self.folder / "munge" / "socket").exists(), "munged is up")
+        until(lambda: (self.folder / "munge" / "socket").exists(), "munged is up")
         self._daemon("slurmctld", "-D", "-c")
         for node in ("n1", "n2"):
             self._daemon("slurmd", "-D", "-N", node)
-        _until(lambda: self("sinfo", "-h", "-p", "low", "-t", "idle", "-o", "%D").stdout.strip() == "2", "nodes are up")
+        until(lambda: self("sinfo", "-h", "-p", "low", "-t", "idle", "-o", "%D").stdout.strip() == "2", "nodes are up")
 
     def _daemon(self, *words):
         environ = {**os.environ, **self.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
@@ -124,7 +125,7 @@ class Slurm:
     def until(self, is_so, what):
         """Waits, and shows the logs of the daemons if that was in vain."""
         try:
-            _until(is_so, what)
+            until(is_so, what)
         except AssertionError as error:
             logs = "\n".join(path.read_text()[-2000:] for path in sorted(self.folder.glob("slurm*.log")))
             raise AssertionError(f"{error}\n{self('squeue').stdout}\n{logs}") from None
@@ -181,10 +182,3 @@ def _ports():
 
 def _die_along():
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _until(is_so, what):
-    end = time.monotonic() + _SECONDS
-    while not is_so():
-        assert time.monotonic() < end, f"waited for too long until {what}"
-        time.sleep(0.1)

@@ -1,26 +1,9 @@
-"""Sources in memory: of this package, of Python, of Grain, and one made of arrays."""
+"""Sources in memory: of this package, of Python and of Grain."""
 
 import grain
 import numpy as np
 
-from official_trainer.inputs import Source
 from tests.support.sources import Columns, Numbers
-
-
-class Arrays(Source):
-    """Rows of arrays, many at once."""
-
-    def __init__(self, count):
-        self._columns = {"id": np.arange(count), "x": np.linspace(0, 1, count * 3, dtype=np.float32).reshape(count, 3)}
-
-    def __len__(self):
-        return len(self._columns["id"])
-
-    def __getitem__(self, index):
-        return {name: column[index] for name, column in self._columns.items()}
-
-    def take(self, indices):
-        return {name: column[indices] for name, column in self._columns.items()}
 
 
 def listed(folder, count):
@@ -42,10 +25,6 @@ def groups(folder, count):
     return Numbers(count, groups=[int(size) for size in np.diff(ends, prepend=0) if size])
 
 
-def arrays(folder, count):
-    return Arrays(count)
-
-
 def numbered(number):
     return {"id": number}
 
@@ -59,6 +38,5 @@ CASES = {
     "one by one": one_by_one,
     "columns": columns,
     "groups": groups,
-    "arrays": arrays,
     "grain MapDataset": grain_map_dataset,
 }

@@ -6,12 +6,10 @@ forked from Python's fork server. Everything else is as it is for a user.
 
 import contextlib
 import functools
-import mmap
-import random
+import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import optuna
@@ -21,18 +19,17 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.sweeps import distributions, results, space
 from tests import ROOT
 from tests.support import runs
-from tests.support.forked import Child, run_command
+from tests.support.forked import Command, run_command
 from tests.support.processes.from_here import fork_processes
 from tests.support.processes.jobs import ENDED
+from tests.support.waiting import until
 
 WORKSPACE = ROOT / "tests" / "support" / "sweeps" / "workspace"
 OUT = "out"
 """The directory of the sweep, in its folder."""
 
-_LONGEST_SECONDS = 240
 
-
-class Driver(Child):
+class Driver(Command):
     """A process that works on the sweep in a folder.
 
     Args:
@@ -44,26 +41,19 @@ class Driver(Child):
     def __init__(self, folder, words, name="driver"):
         output = Path(folder) / name
         output.mkdir(exist_ok=True)
-        mark = output / "idle"
-        mark.write_bytes(b"\0")
-        with mark.open("r+b") as file:
-            self._idle = mmap.mmap(file.fileno(), 1)
-        first = functools.partial(_prepare, str(mark))
-        target = functools.partial(run_verb, list(words))
-        super().__init__(target, cwd=folder, folder=output, first=first, starts_processes=True)
+        self._mark = output / "dies"
+        first = functools.partial(_prepare, str(self._mark))
+        super().__init__(words, cwd=folder, folder=output, first=first, starts_processes=True)
 
     def kill(self):
         """Kills it wherever it is; returns whether it still ran."""
-        return self._send(signal.SIGKILL)
+        self.process.kill()
+        return self._was_killed()
 
     def kill_idle(self):
-        """Kills it while it waits for its trials, and so does nothing to the study; returns whether it still ran."""
-        while self.process.is_alive():
-            if self._send(signal.SIGSTOP) and self._is_stopped() and self._idle[0]:
-                return self.kill()
-            self._send(signal.SIGCONT)
-            time.sleep(random.random() / 100)
-        return False
+        """Kills it as it waits for its trials, and so does nothing to the study; returns whether it still ran."""
+        self._mark.touch()
+        return self._was_killed()
 
     def kill_trial(self):
         """Kills the process of a trial; returns whether there was one."""
@@ -73,20 +63,9 @@ class Driver(Child):
                 return True
         return False
 
-    def _send(self, number):
-        """Sends a signal; returns whether the process still ran."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(self.process.pid).send_signal(number)
-            return True
-        return False
-
-    def _is_stopped(self):
-        """Waits until the process, which was told so, has stopped; returns False if it has ended."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            while (status := psutil.Process(self.process.pid).status()) not in (psutil.STATUS_STOPPED, *ENDED):
-                time.sleep(0.001)
-            return status == psutil.STATUS_STOPPED
-        return False
+    def _was_killed(self):
+        self.process.join()
+        return self.process.exitcode == -signal.SIGKILL
 
 
 class Sweep:
@@ -128,13 +107,6 @@ class Sweep:
             (trial.number, trial.params, trial.state.name, trial.values, trial.intermediate_values)
             for trial in self.study().get_trials()
         ]
-
-    def until(self, condition):
-        """Waits for something; returns whether it came."""
-        end = time.monotonic() + _LONGEST_SECONDS
-        while not condition() and time.monotonic() < end:
-            time.sleep(0.01)
-        return time.monotonic() < end
 
     def has_trained(self, number, rows=1):
         """Whether a trial has written so many rows."""
@@ -179,7 +151,7 @@ class Sweep:
 
     def wait_until_gone(self):
         """Waits until no process works in the folder any more; fails if one stays."""
-        assert self.until(lambda: not left_in(self.folder)), left_in(self.folder)
+        until(lambda: not left_in(self.folder), lambda: left_in(self.folder))
 
 
 def left_in(folder):
@@ -188,27 +160,17 @@ def left_in(folder):
     return [process.pid for process in running if process.info["cwd"] == str(folder)]
 
 
-def run_verb(words):
-    from official_trainer import cli
-
-    return cli.main(words)
-
-
 def _prepare(mark):
-    """Called in the process of a driver: has trials forked, and marks when it waits for them."""
+    """Called in the process of a driver: has trials forked, and dies as it begins to wait once the mark is there."""
     from official_trainer.processes import forked
 
     fork_processes()
-    with open(mark, "r+b") as file:
-        idle = mmap.mmap(file.fileno(), 1)
     wait = forked.wait
 
-    def marked(*arguments, **options):
-        idle[0] = 1
-        try:
-            wait(*arguments, **options)
-        finally:
-            idle[0] = 0
+    def wait_or_die(*arguments, **options):
+        if os.path.exists(mark):
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait(*arguments, **options)
 
-    forked.wait = marked
+    forked.wait = wait_or_die
     sys.stdin.close()

@@ -8,9 +8,9 @@ import pytest
 
 from official_trainer.tracking.jsonl import read_rows
 from tests.support.cases import cases
-from tests.support.checkpoint_damage import HARMS, PARTS, contents
+from tests.support.checkpoint_damage import HARMS, PARTS
 from tests.support.forked import train_digits
-from tests.support.runs import bits
+from tests.support.runs import bits, contents
 
 
 @pytest.fixture(scope="module")

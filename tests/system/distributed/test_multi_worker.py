@@ -11,7 +11,7 @@ import pytest
 
 from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.chaos.compare import differences, id_lines
-from tests.support.chaos.runs import Variant
+from tests.support.chaos.runs import Variant, digits
 from tests.support.distributed.workers import argv_of, cluster, phase_of, run_to_end, steps_done
 from tests.support.forked import run_command
 from tests.support.runs import differences as differences_of_runs
@@ -42,9 +42,9 @@ def send_pickles():
 NUM_HELD_OUT = 1438
 
 
-def test_two_workers_train_as_two_replicas_of_one_process_do(workspace, unbroken):
+def test_two_workers_train_as_two_replicas_of_one_process_do(shared, unbroken):
     """T16: the same examples, weights, evaluations and best checkpoint, bit by bit."""
-    found = differences(unbroken, workspace.unbroken(Variant("mirrored2")).model_dir)
+    found = differences(unbroken, shared.unbroken(digits(Variant("mirrored2"))).model_dir)
     recorded = [line.partition(":")[0] for line in found.pop("record")]
     assert (found, recorded) == ({}, ["run.json devices", "run.json input"])  # which are those of two processes
 
@@ -79,7 +79,7 @@ def test_each_example_is_evaluated_once_wherever_it_is(workspace, tmp_path, batc
             "--set=runtime.distribution_strategy=off",
             "--set=task.validation_data.global_batch_size=100",
         ],
-        cwd=workspace.folder,
+        cwd=workspace,
         folder=tmp_path,
     )
     assert alone.code == 0, alone.err
@@ -209,7 +209,7 @@ def test_another_number_of_workers_goes_on_with_the_same_examples(workspace, tmp
             started.signal("worker", 0, signal.SIGTERM)
             assert set(started.wait_all().values()) == {143}, started.outputs()
     for directory in (model_dir, tmp_path / "unbroken"):
-        alone = run_command(argv_of(workspace, directory, *sets), cwd=workspace.folder, folder=tmp_path)
+        alone = run_command(argv_of(workspace, directory, *sets), cwd=workspace, folder=tmp_path)
         assert alone.code == 0, alone.err
     assert examples_of_steps(model_dir) == examples_of_steps(tmp_path / "unbroken")
 
@@ -252,8 +252,9 @@ def test_gradients_can_be_summed_in_a_ring(workspace, tmp_path):
 
 
 @pytest.mark.full
-def test_micro_batches_of_two_workers_are_those_of_two_replicas(workspace, tmp_path):
+def test_micro_batches_of_two_workers_are_those_of_two_replicas(shared, workspace, tmp_path):
     """G14: one sum of gradients for each update, bit by bit what one process gives."""
     sets = ("trainer.gradient_accumulation_steps=2", "trainer.train_steps=8", "trainer.export.best=false")
     run_to_end(workspace, tmp_path / "run", *sets)
-    assert differences(tmp_path / "run", workspace.unbroken(Variant("mirrored2"), *sets).model_dir) == {}
+    of_replicas = shared.unbroken(digits(Variant("mirrored2"), *sets, name="accumulation"))
+    assert differences(tmp_path / "run", of_replicas.model_dir) == {}

@@ -11,7 +11,7 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.cases import cases
 from tests.support.chaos.compare import differences
-from tests.support.chaos.runs import INTERVALS, Variant
+from tests.support.chaos.runs import INTERVALS, Variant, digits
 from tests.support.distributed.coordinated import LONG, Run
 from tests.support.distributed.workers import TWO_WORKERS, argv_of, cluster, phase_of
 from tests.support.processes.local_jobs import LAUNCHER, LocalJob
@@ -58,7 +58,7 @@ def strike(workspace, model_dir, victim, number, phase, chance, **options):
 
 @pytest.mark.full  # test_multi_worker.py has a kill and a SIGTERM of a worker every time
 @pytest.mark.parametrize(("victim", "number", "phase", "several"), CASES, ids=str)
-def test_strikes(workspace, tmp_path, request, victim, number, phase, several):
+def test_strikes(shared, workspace, tmp_path, request, victim, number, phase, several):
     """N1, T16: exit codes say to start again, the newest checkpoint is never lost, and the run ends as if unbroken."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
     model_dir = tmp_path / "run"
@@ -74,7 +74,7 @@ def test_strikes(workspace, tmp_path, request, victim, number, phase, several):
     assert set(codes.values()) == {0}, (codes, said)
     if before:
         assert f"continuing from step {before}" in said or before == 48, said
-    unbroken = workspace.unbroken(Variant("mirrored2", several=several))  # which two workers equal, bit by bit
+    unbroken = shared.unbroken(digits(Variant("mirrored2", several=several)))  # which two workers equal, bit by bit
     lost = differences(model_dir, unbroken.model_dir)
     recorded = [line.partition(":")[0] for line in lost.pop("record")]
     assert (lost, recorded) == ({}, ["run.json devices", "run.json input"])  # which are those of two processes
@@ -158,19 +158,19 @@ SUPERVISED = [(whom, number) for whom in KILLED for number in range(10)]
     cases(SUPERVISED, ("both", 2)),
     ids=str,
 )
-def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, tmp_path, request, whom, number):
+def test_a_supervised_job_ends_as_if_nothing_was_killed(shared, workspace, tmp_path, request, whom, number):
     """N1, N20: 40 kills, 10 of each; with the same bits; and nothing of a job is left when it has ended."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
     model_dir, phase = tmp_path / "run", PHASES[number % len(PHASES)]
     workers, victims = KILLED[whom]
     argv = argv_of(workspace, model_dir)
     if workers == 1:
-        argv = [*argv[:3], *(f"--set={word}" for word in Variant().sets(workspace.folder))]
+        argv = [*argv[:3], *(f"--set={word}" for word in Variant().sets(workspace))]
     words = [f"--workers={workers}", "--supervise", "--", *argv[1:]]
-    unbroken = workspace.unbroken(Variant()).model_dir if workers == 1 else request.getfixturevalue("unbroken")
+    unbroken = shared.unbroken(digits(Variant())).model_dir if workers == 1 else request.getfixturevalue("unbroken")
 
     def start(number):
-        return LocalJob(words, cwd=workspace.folder, folder=tmp_path / f"launcher-{number}")
+        return LocalJob(words, cwd=workspace, folder=tmp_path / f"launcher-{number}")
 
     supervised_to_its_end(start, model_dir, victims[number // len(PHASES) % len(victims)], phase, chance)
     assert differences(model_dir, unbroken) == {}

@@ -39,7 +39,7 @@ def test_new_values_are_assigned_in_every_process(workspace, of_two, tmp_path):
         experiment="digits_collected",
         variant=Variant("mirrored2"),
     )
-    alone = run_command(argv, cwd=workspace.folder, folder=tmp_path)
+    alone = run_command(argv, cwd=workspace, folder=tmp_path)
     assert alone.code == 0, alone.err
     assert bits(f"{of_two}/ckpt-{LAST}") == bits(f"{tmp_path}/run/ckpt-{LAST}")
     said = json.loads((tmp_path / "run" / "run.json").read_text())["results"]["Prune"]

@@ -15,7 +15,7 @@ from official_trainer.config import SourceConfig
 from tests import ROOT
 from tests.support.cases import cases
 from tests.support.chaos import compare
-from tests.support.chaos.contract import RUN, Broken, Case, Part, Shared, Step
+from tests.support.chaos.contract import RUN, Broken, Case, Part, Step
 from tests.support.chaos.run_directory import RunDirectory
 from tests.support.forked import Command
 from tests.support.runs import bits
@@ -92,12 +92,6 @@ class Directory(RunDirectory):
 
 def case(name):
     return Case(f"sourced-{name.replace(' ', '_')}", functools.partial(start, name), differences, Directory)
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory, worker_id):
-    base = tmp_path_factory.getbasetemp()
-    return Shared((base if worker_id == "master" else base.parent) / "source-kills")
 
 
 def strikes_of(chance, count):

@@ -13,12 +13,13 @@ import pytest
 
 from official_trainer.shown import counted
 from tests import ROOT
-from tests.support.chaos.contract import RUN, Callback, Case, Instant, Part, Step, Strike
+from tests.support.chaos.contract import RUN, Case, Instant, Part, Step, Strike
+from tests.support.chaos.run_directory import RunDirectory
 from tests.support.chaos.runs import SOURCES, STEPS_PER_LOOP, STRATEGIES, Variant, digits
 from tests.support.forked import Command, trained_digits
 from tests.support.garden import data
 from tests.support.garden.families import FAMILIES
-from tests.support.predictions import contents
+from tests.support.runs import contents
 from tests.system.kills import fits
 
 SIGTERM = signal.SIGTERM
@@ -153,21 +154,24 @@ def family(found):
 # What gin has bound.
 
 
-def _bindings_are_kept(run):
+class OfBindings(RunDirectory):
     """The first checkpoint has them at the latest."""
-    kept = (run / "operative_config.train_and_eval.gin").read_text()
-    assert "width.units = 9" in kept
-    checksum = hashlib.sha256(kept.encode()).hexdigest()
-    assert json.loads((run / "run.json").read_text())["gin"]["operative_config_sha256"] == checksum
+
+    def check(self, before, process):
+        super().check(before, process)
+        kept = (self._run / "operative_config.train_and_eval.gin").read_text()
+        assert "width.units = 9" in kept
+        checksum = hashlib.sha256(kept.encode()).hexdigest()
+        assert json.loads((self._run / "run.json").read_text())["gin"]["operative_config_sha256"] == checksum
 
 
 GIN = command(
     "gin",
-    "--experiment=bound",
+    "--experiment=held",
     "--gin_params=width.units=9",
     *assigned("trainer.export.at_end=false", "trainer.async_checkpoint=false"),
     cwd=ROOT / "tests" / "support" / "chaos" / "workspace",
-    still_there=_bindings_are_kept,
+    directory=OfBindings,
 )
 
 # Predictions.
@@ -314,10 +318,11 @@ BEFORE_CHANGES = table(
     ),
     *(
         Strikes(
-            FIT,
+            of_a_fit,
             [Part(part), Part(random.Random(part).random() / 3)],
             name=f"{part}",
         )
+        for of_a_fit in (FIT, OF_KERAS_3)
         for part in (0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 0.99)
     ),
     *(
@@ -337,22 +342,10 @@ AT_INSTANTS = table(
     *(campaign(at=(Instant, 5)) for campaign in CAMPAIGNS),
 )
 
-MOMENTS = {
-    "in an epoch": Callback("on_train_batch_end", 8),
-    "between epochs": Callback("on_epoch_end", 2),
-    "as an epoch begins": Callback("on_epoch_begin", 3),
-    "in a validation": Callback("on_test_batch_begin", 3),
-    "after a validation": Callback("on_test_end", 2),
-    "before the first step": Callback("on_train_begin", 1),
-    "at the end": Callback("on_train_end", 1),
-}
-
 AT_MOMENTS = table(
-    *(Strikes(FIT, [at], name=moment) for moment, at in MOMENTS.items()),
-    *(Strikes(OF_KERAS_3, [at], name=moment, is_quick=moment == "in an epoch") for moment, at in MOMENTS.items()),
-    Strikes(PLAIN, [Callback("on_train_batch_end", 7)], name="7"),
-    Strikes(PLAIN, [Callback("on_train_batch_end", 13)], name="13"),
-    Strikes(CONFIGURED, [Callback("on_train_batch_end", 5)]),
+    Strikes(OF_KERAS_3, [Step(8)], is_quick=True),
+    Strikes(PLAIN, [Step(7), Step(13)]),
+    Strikes(CONFIGURED, [Step(5)]),
     *(Strikes(family(found), [Step(6, leaves=4)], sets=("trainer.steps_per_loop=2",)) for found in FAMILIES.values()),
     Strikes(LONGER, [Step(30), Step(70)], sets=("trainer.steps_per_loop=10",)),
     *(

@@ -13,14 +13,13 @@ from tests.support.chaos import compare, disk, inside
 from tests.support.chaos.contract import Step, check
 from tests.support.distributed.clusters import LocalCluster
 from tests.support.forked import Command, run_command
-from tests.support.predictions import contents
-from tests.support.runs import differences
+from tests.support.runs import contents, differences
 from tests.system.kills.cases import STEP_BY_STEP, assigned, command
 
 WORKSPACE = ROOT / "tests" / "support" / "attached_state"
 SOURCE = (WORKSPACE / "experiments" / "attached.py").read_text()
 PROGRAMS = [re.sub("(?<!^)([A-Z])", r"_\1", name).lower() for name in re.findall(r"@program\nclass (\w+)", SOURCE)]
-REFUSED = {"unseen": "unseen", "unseen_table": "MutableHashTable", "made_late": "task/late"}
+REFUSED = {"unseen_table": "MutableHashTable", "made_late": "task/late"}
 KERASES = "keras", "tf_keras"
 STRATEGIES = {"off": (), "mirrored": ("runtime={{distribution_strategy: mirrored, num_logical_cpus: 2}}",)}
 IMPOSSIBLE = {(program, "tf_keras", "mirrored") for program in PROGRAMS if program.startswith("recurrent")}
@@ -61,7 +60,10 @@ def test_a_killed_run_loses_none(program, keras, strategy, shared, tmp_path):
 def test_a_killed_run_keeps_its_own_schedule_and_optimizer(keras, shared, tmp_path):
     """T15, N1: rates, slots and weights are those of an unbroken run, and so are the rows that have the rates."""
     names = ("learning_rate=triangle", "optimizer=heavy_ball", "warmup={{type: linear, linear: {{warmup_steps: 3}}}}")
-    words = [*arguments("second_optimizer", keras), *assigned(*(f"trainer.optimizer_config.{name}" for name in names))]
+    words = [
+        *arguments("several_optimizers", keras),
+        *assigned(*(f"trainer.optimizer_config.{name}" for name in names)),
+    ]
     case = command(f"attached-own-schedule-{keras}", *words, cwd=WORKSPACE)
     check(shared, case, [Step(6)], tmp_path, (STEP_BY_STEP,))
 
@@ -115,7 +117,7 @@ def test_predictions_of_a_recurrent_model_continue(tmp_path):
     assert contents(tmp_path / "broken") == whole
 
 
-TWO_WORKERS = ["second_optimizer", "teacher", "memory_bank", "spectral_norm", "generators"]
+TWO_WORKERS = ["several_optimizers", "teacher", "memory_bank", "generators"]
 
 
 @pytest.mark.parametrize(

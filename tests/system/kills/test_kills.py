@@ -46,7 +46,7 @@ def test_killed_at_any_instant(strikes, check_strikes):
 
 @pytest.mark.parametrize("strikes", AT_MOMENTS)
 def test_killed_at_a_moment(strikes, check_strikes):
-    """N1, N5, N15, K1, K6, T17: after a step, or in a callback of Keras."""
+    """N1, N5, N15, K1, K6, T17: after a step."""
     check_strikes(strikes)
 
 

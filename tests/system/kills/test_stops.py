@@ -16,6 +16,7 @@ from tests import ROOT
 from tests.support.cases import cases, full
 from tests.support.forked import Command
 from tests.support.runs import differences
+from tests.support.waiting import until
 
 WORKSPACE = ROOT / "tests" / "support" / "chaos" / "workspace"
 
@@ -46,11 +47,8 @@ class HeldRun:
         self.command = Command(argv, cwd=WORKSPACE, folder=self.folder, env=env)
 
     def wait_until_held(self):
-        deadline = time.monotonic() + 120
-        while not self.held.exists():
-            assert self.command.process.is_alive(), self.command.wait()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: self.held.exists() or not self.command.process.is_alive())
+        assert self.held.exists(), self.command.wait()
         time.sleep(0.1)  # let it get into the call that holds it
 
     def send(self, number):

@@ -14,7 +14,8 @@ from official_trainer.processes.forked import ForkedProcess
 from tests import ROOT
 from tests.support.cases import cases
 from tests.support.chaos import disk
-from tests.support.processes.jobs import is_alive, until
+from tests.support.processes.jobs import is_alive
+from tests.support.waiting import until
 
 WAIT = "print(os.getpid(), flush=True)\nimport time\ntime.sleep(600)"
 FORKED = """

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from official_trainer.distributed.environment import cluster_env
-from tests.support.processes.jobs import Launched, is_alive, until
+from tests.support.processes.jobs import Launched, is_alive
+from tests.support.waiting import until
 
 TWO = {"worker": 2}
 SERVED = {"chief": 1, "worker": 2, "ps": 1}

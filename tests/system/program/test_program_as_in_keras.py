@@ -12,16 +12,15 @@ from official_trainer.config import RuntimeConfig, TrainerConfig
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.program import ArgumentError, Program
-from tests.support import fits
 from tests.support.cases import cases
-from tests.support.fits import KERASES, X, Y, light
-from tests.support.programs import EXAMPLES, FEATURES
+from tests.support.fits import KERASES, X, Y
+from tests.support.programs import EXAMPLES, FEATURES, light, lightly
 
 PART = 10  # examples of a batch
 
 
 def compiled(keras, owner, **settings):
-    return fits.compiled(keras, owner(light(keras)), **settings)
+    return lightly(owner(light(keras)), keras, **settings)
 
 
 def base(keras):
@@ -242,7 +241,7 @@ def test_no_batch_is_read_before_its_hooks():
     """N38: also where batches are read ahead, for replicas and for XLA; the numbers are those of one device."""
     expected = None
     for sections, settings in (({}, {}), ({"runtime": TWO_REPLICAS}, {}), ({}, {"jit_compile": True})):
-        program = fits.compiled(keras3, Program(lambda: light(keras3), **sections), **settings)
+        program = lightly(Program(lambda: light(keras3), **sections), keras3, **settings)
         history = program.fit(parts_of(keras3, []), epochs=4, shuffle=False, verbose=0).history
         expected = expected or history
         for metric, values in expected.items():

@@ -9,7 +9,7 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
-from tests.support.fits import IN_SYSTEM, compare, compiled, own_steps
+from tests.support.fits import IN_SYSTEM, compare, own_steps
 from tests.support.programs import examples, generated, light, lightly
 
 X, Y = examples()
@@ -28,7 +28,7 @@ def test_several_replicas_are_told_of_as_one():
     found = []
     for owner in (lambda model: model, Program):
         with strategy.scope():
-            program = compiled(keras, owner(own_steps(keras)))
+            program = lightly(owner(own_steps(keras)))
         given = {"x": X, "y": Y, "epochs": 2, "batch_size": 10, "validation_split": 0.2, "shuffle": False}
         found.append(program.fit(verbose=0, **given).history)
     theirs, ours = found

@@ -16,11 +16,13 @@ from official_trainer.lazy import keras as keras2
 from official_trainer.lazy import tf
 from official_trainer.program import Program, ProgramCheckpoint, load_program
 from official_trainer.program.data import ArgumentError
-from tests.support.fits import KERASES, X, Y, compiled, deep, dense, light, of
+from tests.support.fits import KERASES, X, Y
+from tests.support.programs import deep, dense, light, lightly, of
+from tests.support.tracking.readers import tensorboard
 
 
 def trained(model_dir=None, *, epochs=3, callbacks=()):
-    program = compiled(keras3, Program(deep(keras3), model_dir), optimizer="adam")
+    program = lightly(Program(deep(keras3), model_dir), keras3, optimizer="adam")
     history = program.fit(X, Y, epochs=epochs, batch_size=8, validation_split=0.2, verbose=0, callbacks=list(callbacks))
     return program, history
 
@@ -42,9 +44,9 @@ def test_what_is_of_both_kerases_is_refused(argument):
         said = rf"^{argument}: \w+ is of {name[{'2': '3', '3': '2'}[which]]}, and the model \w+ of {name[which]}: take "
         with pytest.raises(ArgumentError, match=rf"{said}both from `{fix}`$"):
             if argument == "callbacks":
-                compiled(k, program).fit(X, Y, callbacks=[other.callbacks.EarlyStopping()], verbose=0)
+                lightly(program, k).fit(X, Y, callbacks=[other.callbacks.EarlyStopping()], verbose=0)
             else:
-                compiled(k, program, **{argument: MIXED[argument](other)})
+                lightly(program, k, **{argument: MIXED[argument](other)})
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path):
@@ -80,7 +82,7 @@ def test_weights_go_both_ways(tmp_path):
     of_file, whole = str(tmp_path / "model.weights.h5"), str(tmp_path / "model.keras")
     program.save_weights(of_file)
     program.save(whole)
-    other = compiled(keras3, Program(deep(keras3)))
+    other = lightly(Program(deep(keras3)), keras3)
     other.model.set_weights([0 * each for each in other.model.get_weights()])
     other.load_weights(of_file)
     again = load_program(whole)
@@ -97,7 +99,7 @@ def test_a_checkpoint_of_a_program_is_read_again(tmp_path):
     saving = ProgramCheckpoint(template, monitor="val_accuracy", max_to_keep=9)
     program, _ = trained(epochs=2, callbacks=[saving])
     assert len(saving.kept) == 2
-    other = compiled(keras3, Program(deep(keras3)), optimizer="adam")
+    other = lightly(Program(deep(keras3)), keras3, optimizer="adam")
     other.load(template)
     for each in (program, other):
         each.fit(X, Y, shuffle=False, verbose=0)
@@ -125,26 +127,13 @@ def test_callbacks_write_what_they_write_in_keras_3(tmp_path):
     found = []
     for name, owner in (("theirs", lambda model: model), ("ours", Program)):
         board = keras3.callbacks.TensorBoard(str(tmp_path / name), update_freq=2, histogram_freq=1)
-        program = compiled(keras3, owner(of(dense)(keras3)))
+        program = lightly(owner(of(dense)(keras3)), keras3)
         program.fit(X, Y, batch_size=10, epochs=2, validation_split=0.2, shuffle=False, verbose=0, callbacks=[board])
-        found.append(written(tmp_path / name))
-    assert found[0].keys() == found[1].keys()
-    assert {"epoch_loss", "batch_loss", "evaluation_accuracy_vs_iterations"} <= {tag for _, tag in found[0]}
-    for tag, values in found[0].items():
-        assert found[1][tag] == pytest.approx(values, rel=1e-6), tag
-
-
-def written(folder):
-    """Returns the scalars of event files: (step, value) by the file's folder and the tag."""
-    found = {}
-    for path in sorted(folder.rglob("*.tfevents*")):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name == "scalars" or not value.tag.startswith("batch"):
-                    number = tf.make_ndarray(value.tensor)
-                    if number.ndim == 0 and number.dtype == "float32":
-                        found.setdefault((path.parent.name, value.tag), []).extend([event.step, float(number)])
-    return found
+        points = tensorboard(tmp_path / name)
+        found.append({(tag, step): value for tag, step, value in points if value is not None})
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    tags = {tag.rpartition("/")[2] for tag, _ in found[0]}
+    assert {"epoch_loss", "batch_loss", "evaluation_accuracy_vs_iterations"} <= tags
 
 
 def test_the_best_checkpoint_is_chosen_by_a_metric_of_compile(tmp_path):
@@ -152,7 +141,7 @@ def test_the_best_checkpoint_is_chosen_by_a_metric_of_compile(tmp_path):
     model = deep(keras3)
     trainer = TrainerConfig(best_checkpoint_eval_metric="accuracy", gradient_accumulation_steps=2)
     program = Program(keras3.Model(model.inputs, model.outputs), str(tmp_path / "run"), trainer=trainer)
-    compiled(keras3, program).fit(X[:48], Y[:48], batch_size=8, epochs=2, validation_data=(X, Y), verbose=0)
+    lightly(program, keras3).fit(X[:48], Y[:48], batch_size=8, epochs=2, validation_data=(X, Y), verbose=0)
     assert len(list((tmp_path / "run" / "best").glob("ckpt-*.index"))) == 1
     export = next((tmp_path / "run" / "export").glob("*/saved_model.pb")).parent
     served = tf.saved_model.load(str(export)).signatures["serving_default"]

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support.forked import Command, run_command
+from tests.support.waiting import until
 
 
 class Run:
@@ -172,20 +172,12 @@ def leased(model_dir):
     return json.loads(path.read_text())["done"] if path.exists() else None
 
 
-def wait_until(condition, command):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert command.process.is_alive(), command.wait()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_slow_evaluator_that_is_killed_evaluates_every_checkpoint_exactly_once(model_dir, tmp_path, start_evaluator):
     """N14, C6: the trainer keeps one, and what a live evaluator has not seen; kills leave no gap and no double."""
     train(model_dir, tmp_path / "first", last_step=10)
     interrupted(model_dir)
     slow = start_evaluator("slow")
-    wait_until(lambda: leased(model_dir) == [10], slow)
+    until(lambda: leased(model_dir) == [10])
     os.kill(slow.process.pid, signal.SIGSTOP)  # as slow as can be
     said = train(model_dir, tmp_path / "second").err
     assert committed_steps(model_dir) == STEPS[1:]
@@ -194,13 +186,13 @@ def test_a_slow_evaluator_that_is_killed_evaluates_every_checkpoint_exactly_once
 
     os.kill(slow.process.pid, signal.SIGCONT)
     for rows in (3, 6):
-        wait_until(lambda rows=rows: len(evaluated(model_dir)) >= rows, slow)
+        until(lambda rows=rows: len(evaluated(model_dir)) >= rows)
         slow.process.kill()
         assert slow.wait().code in (-signal.SIGKILL, 0)  # on a busy machine it may have ended before
         done = evaluated(model_dir)
         Path(model_dir, "continuous_eval", "lease.json").unlink(missing_ok=True)  # so that the next one's is seen
         slow = start_evaluator(f"after {rows}")
-        wait_until(lambda: leased(model_dir) is not None, slow)
+        until(lambda: leased(model_dir) is not None)
         assert set(done) <= set(leased(model_dir))  # what has a row is not kept for it
     ended = slow.wait()
     assert ended.code == 0, ended.err

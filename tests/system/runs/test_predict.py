@@ -2,7 +2,7 @@
 
 from tests import ROOT
 from tests.support.forked import run_command, trained_digits
-from tests.support.predictions import contents
+from tests.support.runs import contents
 
 
 def test_mode_predict_of_train_is_the_same(tmp_path):

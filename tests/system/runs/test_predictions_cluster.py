@@ -17,7 +17,7 @@ from tests.support.cases import cases
 from tests.support.chaos import disk
 from tests.support.distributed.clusters import LocalCluster
 from tests.support.forked import Command, run_command, trained_digits
-from tests.support.predictions import contents
+from tests.support.runs import contents
 
 # Who takes part.
 

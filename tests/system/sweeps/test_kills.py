@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cases import full
 from tests.support.sweeps.drivers import Sweep
+from tests.support.waiting import until
 
 SPACES = {
     "TPESampler": "{type: TPESampler, n_startup_trials: 2}",
@@ -39,7 +40,7 @@ def strike(sweep, chance, *, num_kills, num_drivers):
     drivers = [sweep.start() for _ in range(num_drivers)]
     for number in range(num_kills):
         trial = min(number * TRIALS // num_kills, TRIALS - 1)
-        sweep.until(lambda trial=trial: sweep.has_trained(trial))
+        until(lambda trial=trial: sweep.has_trained(trial))
         time.sleep(chance.random() * 0.3)
         driver = chance.choice(drivers)
         if number % 2 and driver.kill_trial():

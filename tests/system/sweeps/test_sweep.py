@@ -1,6 +1,5 @@
 """Sweeps as their user runs them: whole processes, from the first command to the table."""
 
-import functools
 import json
 import os
 import subprocess
@@ -11,9 +10,10 @@ import pytest
 from official_trainer.sweeps import results
 from tests import ROOT
 from tests.support import runs
-from tests.support.forked import Child, run_command
+from tests.support.forked import Command, run_command
 from tests.support.processes.from_here import fork_processes
-from tests.support.sweeps.drivers import OUT, Sweep, run_verb
+from tests.support.sweeps.drivers import OUT, Sweep
+from tests.support.waiting import until
 
 RATE = "trainer.optimizer_config.learning_rate.constant.learning_rate"
 SPACE = f"""
@@ -49,8 +49,8 @@ def command(sweep, *words, text=None):
         (sweep.folder / "space.yaml").write_text(text)
     folder = sweep.folder / f"output-{len(list(sweep.folder.iterdir()))}"
     folder.mkdir()
-    target = functools.partial(run_verb, ["sweep", *words])
-    return Child(target, cwd=sweep.folder, folder=folder, first=fork_processes, starts_processes=True).wait()
+    argv = ["sweep", *words]
+    return Command(argv, cwd=sweep.folder, folder=folder, first=fork_processes, starts_processes=True).wait()
 
 
 WORDS = ("points", "--space=space.yaml", f"--model_dir={OUT}")
@@ -154,14 +154,14 @@ def test_ctrl_c_has_the_trials_save(tmp_path):
     words = [f"trainer.{name}=100000" for name in ("train_steps", "checkpoint_interval", "validation_interval")]
     sweep = Sweep(tmp_path / "long", SPACE, *words)
     driver = sweep.start()
-    assert sweep.until(lambda: sweep.has_trained(0, rows=3))
+    until(lambda: sweep.has_trained(0, rows=3))
     os.kill(driver.process.pid, 15)
     done = driver.wait()
     assert done.code == 143 and "0 of 4 trials are done, the others have saved" in done.err, done.out + done.err
     sweep.wait_until_gone()
     assert json.loads((sweep.run(0) / "run.json").read_text())["status"] == "stopped"
     driver = sweep.start()
-    assert sweep.until(lambda: "trial 0 continues: " in driver.out)
+    until(lambda: "trial 0 continues: " in driver.out)
     os.kill(driver.process.pid, 15)
     driver.wait()
 

@@ -9,7 +9,7 @@ import pytest
 from tests import ROOT
 from tests.support.cases import cases
 from tests.support.chaos import inside
-from tests.support.chaos.contract import RUN, Broken, Case, Instant, Part, Shared, Step, check
+from tests.support.chaos.contract import RUN, Broken, Case, Instant, Part, Step, check
 from tests.support.forked import Command
 
 WORKSPACE = ROOT / "tests" / "support" / "keras3" / "workspace"
@@ -31,7 +31,7 @@ SETS = {
     "accumulation-mirrored": (MIRRORED, "trainer.gradient_accumulation_steps=2"),
     "own_accumulation": ("task.optimizer=accumulating",),
     "exports": (EXPORTS,),
-    "xla": ("runtime.enable_xla=true", "task.parts=[dropout, seeded_noise, noise]", "task.writes=false"),
+    "xla": ("runtime.enable_xla=true", "task.parts=[hidden, dropout, seeded_noise, noise]", "task.writes=false"),
 }
 """What is killed: settings of `keras3_chaos` by a name."""
 
@@ -43,12 +43,6 @@ def start(sets, shared, folder, *more, first=None):
 
 
 CASES = {name: Case(f"keras3-{name}", functools.partial(start, sets)) for name, sets in SETS.items()}
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory, worker_id):
-    base = tmp_path_factory.getbasetemp()
-    return Shared((base if worker_id == "master" else base.parent) / "keras3-kills")
 
 
 @pytest.mark.parametrize("name", cases(list(CASES), "all"))

@@ -20,10 +20,14 @@ PROCESSES = (
 )
 
 
-def train(workers, model_dir, *sets, experiment="keras3_models"):
+PLAIN = ("task.parts=[hidden]", "task.train_data.shuffle=false")
+"""A model that draws nothing."""
+
+
+def train(workers, model_dir, *sets):
     """Trains in one process, with one device or two, or in two processes."""
     words = [f"--set={word}" for word in (*workers, *sets)]
-    argv = ["train", f"--experiment={experiment}", "--mode=train", f"--model_dir={model_dir}", *words]
+    argv = ["train", "--experiment=keras3_chaos", "--mode=train", f"--model_dir={model_dir}", *words]
     folder = model_dir.with_suffix(".output")
     folder.mkdir()
     if workers != PROCESSES:
@@ -43,13 +47,13 @@ def alone(tmp_path_factory):
     """The weights that one device ends with, by the optimizer."""
     folder, names = tmp_path_factory.mktemp("alone"), ("sgd", "clipnorm", "global_clipnorm")
     for name in names:
-        train(ALONE, folder / name, f"task.optimizer={name}")
+        train(ALONE, folder / name, f"task.optimizer={name}", *PLAIN)
     return {name: weights(folder / name) for name in names}
 
 
 UPDATES = {
     "global norm, 2 processes": (PROCESSES, (), "global_clipnorm"),
-    "norm, a loss object": (DEVICES, ("task.as_objects=true",), "clipnorm"),
+    "norm, a loss object": (DEVICES, ("task.as_object=true",), "clipnorm"),
     "global norm, micro-batches": (DEVICES, ("trainer.gradient_accumulation_steps=2",), "global_clipnorm"),
 }
 """What is done to gradients: where, settings, and the optimizer, also of one device."""
@@ -59,7 +63,7 @@ UPDATES = {
 def test_weights_are_those_of_one_device(update, alone, tmp_path):
     """N37: gradients are added up over replicas and micro-batches before they are clipped."""
     workers, sets, optimizer = UPDATES[update]
-    train(workers, tmp_path / "run", f"task.optimizer={optimizer}", *sets)
+    train(workers, tmp_path / "run", f"task.optimizer={optimizer}", *PLAIN, *sets)
     trained = weights(tmp_path / "run")
     assert trained.keys() == alone[optimizer].keys()
     for name, value in alone[optimizer].items():
@@ -80,10 +84,11 @@ def test_each_optimizer_changes_what_it_says(alone):
 
 def test_gradients_that_overflow_on_one_replica_are_skipped_by_all(tmp_path):
     """N37: weights stay as they were, and the loss scale is halved on each replica."""
-    at = 20  # `OVERFLOWS_AT` of the experiment
+    at = 5  # `LARGE_AT` of the experiment
     sets = (
-        *("task.overflows=true", "task.optimizer=scaling", "runtime.mixed_precision_dtype=float16"),
-        "trainer.checkpoint_interval=1",
+        *("task.has_large_example=true", "task.parts=[]", "task.train_data.shuffle=false"),
+        *("task.optimizer=scaling_sgd", "runtime.mixed_precision_dtype=float16"),
+        *("trainer.checkpoint_interval=1", "trainer.summary_interval=1", "trainer.max_to_keep=4"),
         f"trainer.train_steps={at + 2}",
         "trainer.actions=[{type: replica_integrity}]",
     )
@@ -105,7 +110,7 @@ def test_gradients_that_overflow_on_one_replica_are_skipped_by_all(tmp_path):
 
 def test_masks_of_dropout_differ_by_replica_and_step(tmp_path):
     """N37: each replica of each step drops others, and half of them."""
-    train(DEVICES, tmp_path / "run", "trainer.train_steps=12", experiment="keras3_chaos")
+    train(DEVICES, tmp_path / "run", "trainer.train_steps=12")
     lines = [line.split() for line in (tmp_path / "run.masks").read_text().splitlines()]
     assert sorted((int(step), int(replica)) for step, replica, _ in lines) == [
         (step, replica) for step in range(12) for replica in range(2)

@@ -122,7 +122,7 @@ def test_each_of_several_validation_sets_has_images(tmp_path):
         trainer=resolve(train_steps=20).config.trainer,
         eval_tasks=(several_tasks.routine("dev", ShowingConfig, 10), several_tasks.routine("test", ShowingConfig, 10)),
     )
-    several_tasks.do(tmp_path, config=config, name="showing")
+    jobs.do("showing", tmp_path, config=config)
     names = {f"{each}{name}" for each in ("", "dev/", "test/") for name in MEDIA}
     assert shown(tmp_path, names=names) == {name: [20] for name in names}
 

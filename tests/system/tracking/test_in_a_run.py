@@ -14,7 +14,7 @@ from official_trainer.tracking import Tracker
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
 from official_trainer.tracking.threads import TrackerError
-from tests.support import jobs, several_tasks, toy
+from tests.support import jobs, toy
 from tests.support.tracking.readers import READERS
 
 CALLS, ROWS = [], []
@@ -134,7 +134,7 @@ def test_a_sub_folder_that_is_not_allowed_ends_the_run(model_dir):
         "tracker tensorboard failed in log of validation at step 20: .* sub-folder 'far'; trainer.trackers: sub_folders"
     )
     with pytest.raises(TrackerError, match=said):
-        several_tasks.do(model_dir, config=config, name="toy_tracked")
+        jobs.do("toy_tracked", model_dir, config=config)
 
 
 def test_a_process_that_died_between_tensorboard_and_the_row_leaves_one_point(model_dir, monkeypatch):

@@ -19,7 +19,8 @@ from official_trainer.tracking.threads import ThreadedTracker, TrackerError
 from tests import ROOT
 from tests.support import prometheus
 from tests.support.forked import Command
-from tests.support.prometheus import FILES, Prometheus, until
+from tests.support.prometheus import FILES, Prometheus
+from tests.support.waiting import until
 
 real = pytest.mark.skipif(bool(prometheus.why_not()), reason=prometheus.why_not())
 

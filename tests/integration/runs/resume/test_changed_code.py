@@ -10,7 +10,7 @@ from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import ConfigChangeError
 from official_trainer.tracking.git_state import COMMIT
-from tests.support import repository, toy
+from tests.support import jobs, repository, toy
 from tests.support.config import sample
 
 do = toy.runs_of("changed_code", toy.InMemory, train_steps=4, checkpoint_interval=2, export=toy.NO_EXPORT)
@@ -36,7 +36,7 @@ def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeyp
     assert json.loads(Path(model_dir, "run.json").read_text())["git_revision"] == first
     assert manifest.read(model_dir, 2).run.commit == first
 
-    resolved = toy.resolved("changed_code")
+    resolved = jobs.resolved("changed_code")
     repository.git(workspace, "commit", "-q", "--allow-empty", "-m", "nothing")
     monkeypatch.setenv(COMMIT, repository.git(workspace, "rev-parse", "HEAD"))
     assert [change.path for change in job(model_dir, resolved).check_changes()] == ["trainer.train_steps"]

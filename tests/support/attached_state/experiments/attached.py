@@ -16,7 +16,7 @@ BATCH = 4
 PROGRAMS = {}
 """Subclasses of the task by name."""
 UNSEEN = []
-"""Variables that no attribute leads to."""
+"""What no attribute leads to."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class AttachedConfig(TaskConfig):
       keras: `keras` or `tf_keras`.
     """
 
-    program: str = "second_optimizer"
+    program: str = "several_optimizers"
     keras: str = "keras"
 
 
@@ -102,32 +102,6 @@ def weighted(task, inputs, model, optimizer, weight):
 
 
 # Optimizers.
-
-
-@program
-class SecondOptimizer(AttachedTask):
-    """A generator and a discriminator, which the Task holds with its optimizer."""
-
-    def build_model(self):
-        self.discriminator = self.keras.Sequential(
-            [self.keras.Input([1]), self.keras.layers.Dense(3, "tanh"), self.keras.layers.Dense(1)]
-        )
-        self.d_optimizer = self.keras.optimizers.Adam(0.02)
-        return self.layers()
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        features, real = inputs
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        with tf.GradientTape(persistent=True) as tape:
-            fake = model(features, training=True)
-            of_fake, of_real = self.discriminator(fake), self.discriminator(real)
-            d_loss = tf.reduce_mean(tf.nn.softplus(of_fake) + tf.nn.softplus(-of_real))
-            loss = tf.reduce_mean(tf.nn.softplus(-of_fake)) + tf.reduce_mean(tf.square(fake - real))
-            scaled, d_scaled = scaled_loss(loss, optimizer), d_loss / replicas
-        weights = self.discriminator.trainable_variables
-        self.d_optimizer.apply_gradients(zip(tape.gradient(d_scaled, weights), weights, strict=True))
-        update(tape, scaled, model, optimizer)
-        return {self.loss: loss, "d_loss": d_loss}
 
 
 @program
@@ -264,65 +238,37 @@ class Recurrent(AttachedTask):
 
 @program
 class LayersThatCount(AttachedTask):
-    """Layers with a variable made in `build`, with one made in the first call, and with a metric that goes on."""
+    """Layers with a variable made in the first call, and with a metric that goes on."""
 
     def build_model(self):
         keras = self.keras
+
+        class InCall(keras.layers.Layer):
+            calls = None
+
+            def call(self, x, training=None):
+                if self.calls is None:
+                    with tf.init_scope():
+                        self.calls = state(0.0, name="calls")
+                if training:
+                    self.calls.assign(self.calls.read_value() + 1)
+                return x * (1 + 0.01 * self.calls.read_value())
+
+        class Measuring(keras.layers.Layer):
+            def __init__(self, **options):
+                super().__init__(**options)
+                self.seen = keras.metrics.Mean(name="seen")
+
+            def call(self, x, training=None):
+                scale = 1 + 0.01 * value(self.seen.total).read_value()
+                if training:
+                    self.seen.update_state(tf.reduce_mean(x))
+                return x * scale
+
         x = given = keras.Input([6])
         x = keras.layers.Dense(5, "tanh")(x)
-        for number, kind in enumerate(_counting(keras)):
-            x = kind(name=f"counting_{number}")(x)
+        x = Measuring(name="measuring")(InCall(name="counting")(x))
         return keras.Model(given, keras.layers.Dense(1)(x))
-
-
-def _counting(keras):
-    """Returns three classes of layers."""
-
-    class InBuild(keras.layers.Layer):
-        calls = None
-
-        def build(self, shape):
-            self.calls = state(0.0, name="calls")
-            self.built = True
-
-        def call(self, x, training=None):
-            if training:
-                self.calls.assign(self.calls.read_value() + 1)
-            return x * (1 + 0.01 * self.calls.read_value())
-
-    class InCall(InBuild):
-        def build(self, shape):
-            self.built = True
-
-        def call(self, x, training=None):
-            if self.calls is None:
-                with tf.init_scope():
-                    self.calls = state(0.0, name="calls")
-            return super().call(x, training)
-
-    class Measuring(keras.layers.Layer):
-        def __init__(self, **options):
-            super().__init__(**options)
-            self.seen = keras.metrics.Mean(name="seen")
-
-        def call(self, x, training=None):
-            scale = 1 + 0.01 * value(self.seen.total).read_value()
-            if training:
-                self.seen.update_state(tf.reduce_mean(x))
-            return x * scale
-
-    return InBuild, InCall, Measuring
-
-
-@program
-class SpectralNorm(AttachedTask):
-    """The singular vector of spectral normalization."""
-
-    def build_model(self):
-        layers = self.keras.layers
-        x = self.keras.Input([6])
-        middle = layers.SpectralNormalization(layers.Dense(5, "tanh"))(x)
-        return self.keras.Model(x, layers.Dense(1)(layers.BatchNormalization()(middle)))
 
 
 # Random numbers.
@@ -355,22 +301,8 @@ class Generators(AttachedTask):
 
 
 @program
-class Unseen(AttachedTask):
-    """A variable in a list of the module."""
-
-    def build_model(self):
-        UNSEEN[:] = [state(0.0, name="unseen")]
-        return self.layers()
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        logs = weighted(self, inputs, model, optimizer, UNSEEN[0].read_value())
-        UNSEEN[0].assign(UNSEEN[0].read_value() + 1)
-        return logs
-
-
-@program
 class UnseenTable(AttachedTask):
-    """A table there."""
+    """A table in a list of the module."""
 
     def build_model(self):
         UNSEEN[:] = [tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)]
@@ -395,14 +327,3 @@ class MadeLate(AttachedTask):
         logs = weighted(self, inputs, model, optimizer, self.late.read_value())
         self.late.assign(self.late.read_value() + 1)
         return logs
-
-
-@program
-class Unsaved(Unseen):
-    """A variable that nothing depends on, which the Task says."""
-
-    unsaved_state = ("unseen",)
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        UNSEEN[0].assign(UNSEEN[0].read_value() + 1)
-        return Task.train_step(self, inputs, model, optimizer, metrics)

@@ -12,7 +12,7 @@ from official_trainer.launch.targets import tpu
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.processes.job import Role
 from tests.support import repository
-from tests.support.processes.jobs import until
+from tests.support.waiting import until
 
 TIMEOUT_SECONDS = 120
 WORDS = ["$(id)", "`id`", "'", '"', "a\nb", "-n", "*", "~", "\\", "!", ""]
@@ -139,7 +139,7 @@ def test_what_the_next_boot_does(machine, code, again):
 def test_a_machine_that_is_shut_down_goes_on_at_its_next_boot(machine):
     """N20, N5: the log is in the bucket, also what is printed after the signal; another slice adds to it."""
     process = machine.start(code="wait")
-    until((machine.folder / "up").exists, process)
+    until(lambda: (machine.folder / "up").exists() or process.poll() is not None)
     process.send_signal(signal.SIGTERM)
     assert process.wait(TIMEOUT_SECONDS) == 143
     assert machine.read("run/.launch/train.log").endswith("code wait\nsaved\n")

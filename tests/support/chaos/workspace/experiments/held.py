@@ -1,6 +1,6 @@
 """An experiment that can be held in any phase of a run: `HOLD` names it; the file `HELD` appears when it is there.
 
-`HOLD_SKIP` is how often the phase is reached before that.
+`HOLD_SKIP` is how often the phase is reached before that. Gin may say how wide its model is.
 """
 
 import ctypes
@@ -8,6 +8,8 @@ import dataclasses
 import os
 import pathlib
 import time
+
+import gin
 
 from official_trainer.config import TaskConfig
 from official_trainer.lazy import keras, tf
@@ -61,6 +63,11 @@ def hold_in_graph(phase, count, value):
         return tf.nest.map_structure(tf.identity, value)
 
 
+@gin.configurable
+def width(units=8):
+    return units
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldConfig(TaskConfig):
     """Points and their labels."""
@@ -82,7 +89,7 @@ class HeldTask(toy.ToyTask):
                 return x
 
         features = keras.Input((6,), name="features")
-        hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(8, "tanh")(features))
+        hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(width(), "tanh")(features))
         return keras.Model(features, keras.layers.Dense(3)(Traced()(hidden)))
 
     def initialize(self, model):

@@ -5,11 +5,13 @@ the model has augmented, numbers of the examples; and to `<model_dir>.masks` wha
 """
 
 import dataclasses
+import functools
 import os
 import threading
 import zlib
 from typing import Literal
 
+import keras
 import numpy as np
 
 from official_trainer import Task, inputs, register_config_factory, register_task_cls
@@ -23,10 +25,83 @@ from official_trainer.config import (
 )
 from official_trainer.lazy import tf
 
-NUM_EXAMPLES = 176
-"""An epoch is eleven batches of 16."""
+NUM_EXAMPLES, BATCH = 176, 16
+"""An epoch is eleven batches."""
 
-PARTS = ("flip", "translation", "batch_norm", "seeded_noise", "noise", "dropout", "lstm")
+LARGE_AT = 5
+"""The step whose last example makes gradients that float16 cannot hold, with a loss that is finite."""
+
+PARTS = ("hidden", "flip", "translation", "batch_norm", "seeded_noise", "noise", "dropout", "lstm")
+
+
+def scaling():
+    """Overflows at the beginning, and again whenever it has grown enough."""
+    return keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(0.01), initial_scale=2.0**20, dynamic_growth_steps=5
+    )
+
+
+sgd = functools.partial(keras.optimizers.SGD, 0.1)
+OPTIMIZERS = {
+    "adam": functools.partial(keras.optimizers.Adam, keras.optimizers.schedules.CosineDecay(0.01, 50)),
+    "averaging": functools.partial(
+        keras.optimizers.AdamW, 0.01, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=4
+    ),
+    "scaling": scaling,
+    "accumulating": functools.partial(keras.optimizers.Adam, 0.01, gradient_accumulation_steps=3),
+    "sgd": sgd,  # its weights tell what was done to gradients, and those of the others, which clip in nearly every step
+    "clipnorm": functools.partial(sgd, clipnorm=0.02),
+    "global_clipnorm": functools.partial(sgd, global_clipnorm=0.05),
+    "scaling_sgd": lambda: keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0**10),
+}
+
+
+class SeededNoise(keras.layers.Layer):
+    """Draws from a generator of its own, twice in a call."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.generator = keras.random.SeedGenerator(7)
+
+    def call(self, x, training=False):
+        if not training:
+            return x
+        shape = keras.ops.shape(x)
+        scale = keras.random.uniform((), 0.5, 1.0, seed=self.generator)
+        return x + keras.ops.cast(0.1 * scale * keras.random.normal(shape, seed=self.generator), x.dtype)
+
+
+class Noise(keras.layers.Layer):
+    """Draws without a seed, from what Keras has once for a process."""
+
+    def call(self, x, training=False):
+        noise = 0.1 * keras.random.normal(keras.ops.shape(x))
+        return x + keras.ops.cast(noise, x.dtype) if training else x
+
+
+def build(parts):
+    """Returns the model: `logits`, `augmented` images, and the `mask` that a dropout makes of ones."""
+    image = x = keras.Input((8, 8, 1), name="image")
+    if "hidden" not in parts:
+        logits = keras.layers.Dense(3)(keras.layers.Flatten()(image))
+        logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
+        return keras.Model(image, {"logits": logits, "augmented": image, "mask": image})
+    x = keras.layers.RandomFlip("horizontal")(x) if "flip" in parts else x
+    augmented = x = keras.layers.RandomTranslation(0.2, 0.2)(x) if "translation" in parts else x
+    x = keras.layers.Conv2D(4, 3, padding="same", activation="relu")(x)
+    x = keras.layers.BatchNormalization(momentum=0.8)(x) if "batch_norm" in parts else x
+    x = SeededNoise()(x) if "seeded_noise" in parts else x
+    x = Noise()(x) if "noise" in parts else x
+    x = keras.layers.MaxPool2D(4)(x)
+    if "lstm" in parts:
+        x = keras.layers.LSTM(4, dropout=0.2)(keras.layers.Reshape((4, 4))(x))
+    x = keras.layers.Dense(8, "tanh")(keras.layers.Flatten()(x))
+    mask = keras.ops.ones_like(x)
+    if "dropout" in parts:
+        x, mask = keras.layers.Dropout(0.3)(x), keras.layers.Dropout(0.5)(mask)
+    outputs = {"augmented": augmented, "mask": mask}
+    logits = keras.layers.Dense(3, dtype="float32", name="logits")(x)
+    return keras.Model(image, {"logits": logits, **outputs})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,15 +109,18 @@ class Keras3ChaosConfig(TaskConfig):
     """Images and their classifier.
 
     Attributes:
-      parts: layers of the model that draw or have state, beside those that only learn.
-      optimizer: `adam`; `averaging`, which overwrites weights with their averages; `scaling` for float16, whose scale
-        overflows in some steps; `accumulating`.
+      parts: layers of the model that draw or have state, and `hidden` ones, without which it is linear.
+      optimizer: one of `OPTIMIZERS`.
       writes: whether steps write down what they train on, which XLA cannot compile.
+      as_object: whether the loss is an object of a class of `keras.losses`, and not a function.
+      has_large_example: see `LARGE_AT`.
     """
 
     parts: tuple[str, ...] = PARTS
     writes: bool = True
-    optimizer: Literal["adam", "averaging", "scaling", "accumulating"] = "adam"
+    optimizer: Literal[*OPTIMIZERS] = "adam"
+    as_object: bool = False
+    has_large_example: bool = False
 
 
 @register_task_cls(Keras3ChaosConfig)
@@ -53,26 +131,24 @@ class Keras3ChaosTask(Task):
     _of_replica = threading.local()  # replicas are traced in threads
 
     def build_model(self):
-        from tests.support.keras3 import drawing
-
-        return drawing.build(self.task_config.parts)
+        return build(self.task_config.parts)
 
     def build_inputs(self, params, input_context=None):
         images, labels = _images()
+        if self.task_config.has_large_example:
+            images[LARGE_AT * BATCH - 1, 0, 0] = -3000  # of a wrong class: with 3000 its gradient would be zero
         if not params.is_training:
             return inputs.from_arrays((images[:64], labels[:64]), params, input_context)
         numbered = images, {"label": labels, "number": np.arange(NUM_EXAMPLES)}
         return inputs.from_arrays(numbered, params, input_context)
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
-        import keras
-
         labels = labels["label"] if isinstance(labels, dict) else labels
+        if self.task_config.as_object:
+            return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, model_outputs["logits"])
         return keras.losses.sparse_categorical_crossentropy(labels, model_outputs["logits"], from_logits=True)
 
     def build_metrics(self, training=True):
-        import keras
-
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def process_metrics(self, metrics, labels, model_outputs):
@@ -88,9 +164,7 @@ class Keras3ChaosTask(Task):
         super().process_metrics(metrics, labels, model_outputs["logits"])
 
     def create_optimizer(self, optimizer_config, runtime_config=None, dp_config=None):
-        from tests.support.keras3 import drawing
-
-        return drawing.OPTIMIZERS[self.task_config.optimizer]()
+        return OPTIMIZERS[self.task_config.optimizer]()
 
     def build_actions(self, trainer):
         self._global_step = trainer.global_step  # only the chief builds actions
@@ -100,7 +174,10 @@ class Keras3ChaosTask(Task):
         if optimizer is not None:  # the trace that only builds layers has none
             self._of_replica.step = tf.convert_to_tensor(optimizer.iterations)  # before the update adds 1
         try:
-            return super().train_step(inputs, model=model, optimizer=optimizer, metrics=metrics)
+            logs = super().train_step(inputs, model=model, optimizer=optimizer, metrics=metrics)
+            if hasattr(optimizer, "dynamic_scale"):
+                logs["loss_scale"] = optimizer.dynamic_scale * 1.0  # a mean over replicas
+            return logs
         finally:
             self._of_replica.step = None
 
@@ -126,7 +203,7 @@ def keras3_chaos() -> ExperimentConfig:
     """Fifty steps with every kind of event, at intervals that do not coincide."""
     return ExperimentConfig(
         task=Keras3ChaosConfig(
-            train_data=DataConfig(global_batch_size=16), validation_data=DataConfig(global_batch_size=32)
+            train_data=DataConfig(global_batch_size=BATCH), validation_data=DataConfig(global_batch_size=32)
         ),
         trainer=TrainerConfig(
             train_steps=50, steps_per_loop=7, summary_interval=5, checkpoint_interval=6, validation_interval=26,

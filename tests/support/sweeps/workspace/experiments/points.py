@@ -1,11 +1,10 @@
 """Points in a plane on one of two sides: a trial of six steps, which is trained within a second.
 
-They depend on what the module holds and each call changes, as a user's may: generators, a count, a cache, an attribute.
+They depend on what the module holds and each call changes, as a user's generators do.
 """
 
 import dataclasses
 import itertools
-import random
 from typing import Literal
 
 from official_trainer import Task, inputs, register_config_factory, register_task_cls
@@ -16,21 +15,19 @@ from official_trainer.config import (
     ExportConfig,
     Fraction,
     OneOf,
-    Positive,
     TaskConfig,
     TrainerConfig,
     opt,
 )
 from official_trainer.lazy import keras
 
-GENERATOR, COUNT, CACHE = random.Random(0), itertools.count(), {}
+CALLS = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeepConfig(Config):
     """Layers."""
 
-    hidden: tuple[Positive, ...] = (4,)
     dropout: Fraction = 0.1
 
 
@@ -63,9 +60,7 @@ class PointsTask(Task):
         section = self.task_config.model
         point = x = keras.Input([2], name="point")
         if section.type == "deep":
-            for units in section.deep.hidden:
-                x = keras.layers.Dense(units, activation="tanh")(x)
-            x = keras.layers.Dropout(section.deep.dropout)(x)
+            x = keras.layers.Dropout(section.deep.dropout)(keras.layers.Dense(4, activation="tanh")(x))
         return keras.Model(point, keras.layers.Dense(2, dtype="float32", name="logits")(x))
 
     def build_inputs(self, params, input_context=None):
@@ -78,21 +73,11 @@ class PointsTask(Task):
         return []
 
 
-class Drawn:
-    """What was drawn: how often, and by which generator of NumPy."""
-
-    calls, generator = 0, None
-
-
 def points():
     """Returns (points, sides): float32 [64, 2], int32 [64]; other ones in each call of a process."""
     import numpy as np
 
-    Drawn.calls += 1
-    Drawn.generator = Drawn.generator or np.random.default_rng(0)
-    CACHE[len(CACHE)] = None
-    seeds = GENERATOR.randrange(1 << 30), next(COUNT), Drawn.calls, len(CACHE), Drawn.generator.integers(1 << 30)
-    drawn = np.random.default_rng(seeds).normal(size=(64, 2)).astype("float32")
+    drawn = np.random.default_rng(next(CALLS)).normal(size=(64, 2)).astype("float32")
     return drawn, (drawn.sum(axis=1) > 0.3).astype("int32")
 
 
