@@ -9,13 +9,17 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
+from tests.support.cases import cases
 from tests.support.fits import IN_SYSTEM, compare, compiled, own_steps
 from tests.support.programs import examples, generated, light, lightly
 
 X, Y = examples()
 
 
-@pytest.mark.parametrize(("name", "which"), IN_SYSTEM)
+QUICK = ("steps of the model", "3"), ("float16 with a loss scale", "3")
+
+
+@pytest.mark.parametrize(("name", "which"), cases(IN_SYSTEM, *QUICK))
 def test_more_of_what_keras_makes_of_arguments(name, which, tmp_path):
     """K2, K4, K5: as `integration/program/test_program_combinations.py`."""
     compare(name, which, tmp_path)

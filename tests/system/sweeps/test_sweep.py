@@ -144,7 +144,7 @@ def test_trials_that_all_fail_end_the_sweep(tmp_path):
     assert done.code == 1 and "error: the last 5 trials failed; the last one: " in done.err, done.err
     assert "ValueError: a bug" in done.err
     module.write_text(source)
-    done = command(sweep, *WORDS)
+    done = command(sweep, *WORDS, "--trials=1")
     counts = results.summary(str(sweep.directory))["counts"]
     assert done.code == 0 and counts["complete"] >= 1 and counts["failed"] >= 5, done.out + done.err
 

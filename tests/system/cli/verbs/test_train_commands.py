@@ -29,7 +29,7 @@ def record(model_dir, name="run.json"):
     return json.loads((Path(model_dir) / name).read_text())
 
 
-ELSEWHERE = {"digits_cnn", "digits_keras3", "digits_mlp"}
+ELSEWHERE = {"digits_cnn", "digits_keras3", "digits_mlp", "digits_tasks"}
 """Experiments whose smoke runs are those of many tests and pages."""
 
 

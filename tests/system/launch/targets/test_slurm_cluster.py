@@ -163,6 +163,7 @@ def marked():
 """
 
 
+@pytest.mark.full
 def test_a_requeued_job_runs_the_commit_that_was_submitted(slurm, capfd, tmp_path):
     """N33: though the workspace was edited; then other code is a change, which has to be allowed."""
     repository.make(tmp_path)
