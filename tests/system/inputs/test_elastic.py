@@ -193,6 +193,7 @@ def test_an_evaluation_has_each_example_once_on_any_fleet(source, name):
         assert sorted(read) == list(range(COUNT)), (hosts, each)
 
 
+@pytest.mark.full
 def test_a_difference_is_found(source, monkeypatch):
     """N42: hosts that take a batch of the step before are noticed."""
     build = Place.build

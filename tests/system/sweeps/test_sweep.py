@@ -3,12 +3,14 @@
 import functools
 import json
 import os
+import runpy
 import subprocess
 import sys
 
 import pytest
 
 from official_trainer.sweeps import results
+from official_trainer.sweeps.settings import SweepError
 from tests import ROOT
 from tests.support import runs
 from tests.support.forked import Child, run_command
@@ -173,6 +175,14 @@ sweep("points", {{"{RATE}": "log(1e-3, 1)"}}, model_dir="out", trials=2)
 """
 
 
+def test_a_script_that_is_imported_begins_no_sweep(tmp_path):
+    """N21: as multiprocessing imports it in a trial."""
+    (tmp_path / "tune.py").write_text(SCRIPT)
+    with pytest.raises(SweepError, match="a trial imports this script: write `if __name__"):
+        runpy.run_path(str(tmp_path / "tune.py"), run_name="__mp_main__")
+
+
+@pytest.mark.full
 def test_a_script_that_trials_import_has_to_say_so(tmp_path):
     """N21: without `if __name__`, each trial would begin the sweep again; the guide has a script that is right."""
     sweep = Sweep(tmp_path / "python", SPACE)
