@@ -84,8 +84,7 @@ def test_a_function_of_model_garden_that_is_imported_late(workspace, model_dir):
 
 def test_the_guides_first_command_in_a_process_that_has_imported_nothing(model_dir):
     """T17: what makes optimizers is known before one is made."""
-    words = ["train", "digits_mlp", "--mode=train", f"--model_dir={model_dir}", "trainer.train_steps=2"]
-    words += ["trainer.export.at_end=false"]
+    words = ["train", "digits_mlp", f"--model_dir={model_dir}", "trainer.train_steps=2", "trainer.export.at_end=false"]
     params = "--gin_params=build_optimizer.use_legacy_optimizer = False"
     assert params.split("=", 1)[1] in (ROOT / "docs/guides/gin.md").read_text()
     done = subprocess.run(
