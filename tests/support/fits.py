@@ -445,10 +445,7 @@ IN_SHORT = [
     ("EarlyStopping", "3"),
 ]
 """Those of each test run: data of both kinds, weights, epochs with and without validation."""
-IN_SYSTEM = [
-    *[(name, "2") for name in ("dataset that ends in an epoch", "one batch at a time before")],
-    *[(name, "3") for name in ("inputs by name, outputs too", "steps of the model", "float16 with a loss scale")],
-]
+IN_SYSTEM = [("steps of the model", "3"), ("float16 with a loss scale", "3")]
 """Those that run with whole processes, because each takes two seconds."""
 
 

@@ -16,7 +16,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.tasks import contract, random_streams, registry
 from official_trainer.tasks import keras as kerases
 from tests import ROOT
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 
 NAMES = sorted(registry.named(ROOT))
 SEVERAL = ["digits_tasks"]  # whose tasks are tested below, as one
@@ -153,7 +153,7 @@ def test_held_out_data_is_not_trained_on(name):
     assert len(validation) > len(train) / 5
 
 
-@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+@pytest.mark.parametrize("trainer_type", [full("joint"), "interleaving"])
 @pytest.mark.parametrize("name", SEVERAL)
 def test_several_tasks_lower_each_loss_and_change_every_weight(name, trainer_type):
     """T21: the monitored metric is one of a task's; held-out data is not trained on."""

@@ -99,6 +99,16 @@ def test_a_closed_terminal_stops_a_run_and_a_second_sighup_does_not_end_it(monke
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 
+def test_a_terminal_that_is_closed_under_nohup_stops_no_run():
+    """N5: SIGHUP is ignored there."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with listening() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(0.1)
+        stop.check()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
 def test_the_second_signal_ends_the_process():
     """N5."""
     codes = []

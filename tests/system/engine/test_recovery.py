@@ -101,7 +101,8 @@ def test_several_batches_that_fail_are_all_left_out(model_dir, tmp_path, stream,
     ("bad_too", "sets", "back", "most"),
     [
         ((), ("trainer.recovery_max_trials=1",), 30, 10),
-        ((50,), ("trainer.recovery_max_trials=2", "trainer.checkpoint_interval=30"), 17, 40),  # 51, from step 30 again
+        # Step 51, from step 30 again:
+        full(((50,), ("trainer.recovery_max_trials=2", "trainer.checkpoint_interval=30"), 17, 40)),
     ],
     ids=["once", "twice"],
 )

@@ -53,8 +53,8 @@ def test_replicas_have_the_numbers_of_one_device_or_not(what):
 
 def test_mirrored_over_one_device_costs_nothing(tmp_path):
     """T16: it is no strategy, with the numbers that MirroredStrategy over that device gives."""
-    sets = ["trainer.train_steps=4", "trainer.validation_interval=4", "trainer.export.at_end=false"]
-    argv = ["train", "--experiment=digits_mlp", *(f"--set={word}" for word in sets)]
+    sets = ["trainer.train_steps=4", "trainer.export.at_end=false"]
+    argv = ["train", "--experiment=digits_mlp", "--mode=train", *(f"--set={word}" for word in sets)]
     for name in ("mirrored", "off"):
         words = [f"--model_dir={tmp_path / name}", f"--set=runtime.distribution_strategy={name}"]
         done = run_command([*argv, *words, "--set=runtime.num_logical_cpus=1"], cwd=ROOT, folder=tmp_path)

@@ -3,12 +3,15 @@
 import json
 import shutil
 
+import pytest
+
 from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.forked import run_command
 from tests.support.garden import data
 from tests.support.garden.families import FAMILIES
 
 
+@pytest.mark.full
 def test_a_run_of_model_garden_says_what_it_starts_from_or_is_refused(tmp_path):
     """T6: by a copied checkpoint without its pointer file; before the first step, in `check` too."""
     family = FAMILIES["resnet"]

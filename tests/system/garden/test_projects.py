@@ -49,6 +49,7 @@ def tides(tmp_path):
 QUICK = ["--experiment=tide_level", "--config_file=configs/quick.yaml"]
 
 
+@pytest.mark.full
 def test_packages_at_the_root_train_here_and_go_on_there(tides):
     """T20, T25: the flags of their program, and its run evaluates here to the same number."""
     imports = ["--import=configs", "--import=tasks"]

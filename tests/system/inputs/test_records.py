@@ -9,6 +9,7 @@ from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.errors import ExitCode
 from official_trainer.inputs.files import find_files
+from tests.support.cases import full
 from tests.support.record_files import contexts, parse, write
 
 RECORD_BYTES = 8 + 4 + 4 + 4  # length, checksum, an int32, checksum
@@ -52,7 +53,7 @@ def batch_of(job):
 
 @pytest.mark.parametrize(
     ("job", "pipeline", "cache", "start"),
-    [((1, 1), 0, True, 1), ((1, 2), 0, False, 7), ((2, 2), 1, False, 7), ((8, 8), 7, True, 1)],
+    [((1, 1), 0, True, 1), full(((1, 2), 0, False, 7)), ((2, 2), 1, False, 7), full(((8, 8), 7, True, 1))],
 )
 def test_starts_at_any_step(folder, job, pipeline, cache, start):
     """N1: the order does not depend on where the run was restarted, in any epoch, for any pipeline."""
@@ -69,7 +70,7 @@ def test_starts_at_any_step(folder, job, pipeline, cache, start):
     ("job", "pipeline", "settings", "start"),
     [
         ((1, 1), 0, {"cache": True}, 30),
-        ((1, 2), 0, {"shuffle": True}, 4),
+        full(((1, 2), 0, {"shuffle": True}, 4)),
         ((2, 2), 1, {}, 4),
         ((2, 2), 0, {"drop_remainder": True}, 1),
     ],

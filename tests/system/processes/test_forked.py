@@ -12,8 +12,7 @@ import pytest
 from official_trainer.processes import forked
 from official_trainer.processes.forked import ForkedProcess
 from tests import ROOT
-from tests.support.cases import cases
-from tests.support.chaos import disk
+from tests.support.cases import cases, full
 from tests.support.processes.jobs import is_alive
 from tests.support.waiting import until
 
@@ -105,7 +104,7 @@ def test_output_can_be_read_as_it_comes(commands):
     assert process.exit_code() == -signal.SIGKILL and process.read() == b"" and process.output is None
 
 
-@pytest.mark.parametrize(("verb", "code", "said"), [("list", 0, ENDED), ("lsit", 2, "did you mean list?")])
+@pytest.mark.parametrize(("verb", "code", "said"), [("list", 0, ENDED), full(("lsit", 2, "did you mean list?"))])
 def test_what_a_command_has_started_ends_with_it(commands, verb, code, said):
     """N26: also a process for which Python would wait for ever, as where it was not forked; an error is the end."""
     exit_code, lines = commands.run(FORKED.replace("WORD", repr(verb)))
@@ -133,15 +132,35 @@ def test_a_command_that_has_hardly_begun_is_killed(commands):
         assert connection.wait([process.sentinel], 60) and process.exit_code() == -signal.SIGKILL
 
 
-def test_the_fork_server_is_killed(commands):
-    """N26: a command is not left behind, its end is a signal, and the next one has a new server."""
-    process = commands.start(f"print(os.getppid(), flush=True)\n{WAIT.partition(chr(10))[2]}")
-    os.kill(pid_in(commands.output), signal.SIGKILL)
+STRUCK = """
+import os, signal, time
+from multiprocessing import connection
+from official_trainer.processes.forked import ForkedProcess
+from tests.support.processes.jobs import is_alive
+from tests.support.waiting import until
+if __name__ == "__main__":
+    process = ForkedProcess(["served"], environ=os.environ, output="output")
+    until(lambda: os.path.exists("output") and open("output").read().endswith("\\n"))
+    os.kill(int(open("output").read()), signal.SIGKILL)
     connection.wait([process.sentinel], 60)
-    assert process.exit_code() == -signal.SIGKILL
+    print(process.exit_code())
     until(lambda: not is_alive(process.pid))
-    with disk.preloaded():  # the new server is also that of the tests that follow
-        assert commands.run("print('well')") == (0, ["well"])
+    process = ForkedProcess(["well"], environ=os.environ, output="said")
+    connection.wait([process.sentinel], 60)
+    print(process.exit_code(), open("said").read())
+"""
+
+
+def test_the_fork_server_is_killed(tmp_path):
+    """N26: a command is not left behind, its end is a signal, and the next one has a new server."""
+    (tmp_path / "served.py").write_text("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n")
+    (tmp_path / "well.py").write_text("print('well')\n")
+    (tmp_path / "drive.py").write_text(STRUCK)
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "drive.py"], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["-9", "0", "well"], done.stderr
 
 
 DRIVER = """

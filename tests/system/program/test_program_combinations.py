@@ -21,6 +21,7 @@ def test_more_of_what_keras_makes_of_arguments(name, which, tmp_path):
     compare(name, which, tmp_path)
 
 
+@pytest.mark.full
 def test_several_replicas_are_told_of_as_one():
     """K2, K5: with validations; a number that each replica has for itself is the mean of them, Keras's their sum."""
     # Without collectives: those of two strategies over the same devices would confuse each other.

@@ -52,6 +52,7 @@ def test_callbacks_and_a_step_of_the_models_own(tmp_path):
     arguments = {"batch_size": 20, "epochs": 2, "verbose": 0}
     history = program.fit(X, Y, validation_data=(X, Y), callbacks=[counts], **arguments).history
     assert counts.seen == [1, 2, 3, -3, 4, 5, 6, -3]
+    assert history["two"] == [2.0, 2.0], "of numbers that replicas have for themselves, the mean"
     again = on("mirrored2", own, str(tmp_path / "run"))
     assert again.fit(X, Y, validation_data=(X, Y), **arguments).history == history
 

@@ -31,6 +31,7 @@ print("the seed of the program:", tf.compat.v1.get_seed(None))
 """
 
 
+@pytest.mark.full
 def test_a_program_needs_no_seed(tmp_path):
     """N1: a run has that of its config, and the program has none before and after it; by configs of both."""
     (tmp_path / "program.py").write_text(UNSEEDED)

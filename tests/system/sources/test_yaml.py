@@ -18,7 +18,7 @@ from tests.support.source_cases import files, tables
 EXPERIMENT = ROOT / "tests" / "support" / "rows_experiment.py"
 COUNT = 48
 TYPES = ("parquet", "hf", "csv", "npy", "images", "tfrecord", "array_record", "mixture")
-TRAINED = ("parquet", "mixture")
+TRAINED = ("mixture",)
 
 
 def section_of(kind, folder):

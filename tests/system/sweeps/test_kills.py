@@ -23,7 +23,7 @@ RATE = "trainer.optimizer_config.learning_rate.constant.learning_rate"
 NUMBERS = f"{{{RATE}: 'log(1e-3, 1)', task.model.deep.dropout: 'float(0, 0.4)'}}"
 GRID = f"{{{RATE}: 'choice(0.003, 0.03, 0.3)', task.model.deep.dropout: 'float(0, 0.4, 0.4)'}}"
 PRUNER = "pruner: {type: MedianPruner, n_startup_trials: 1}\n"
-TRIALS = 4
+TRIALS = 3
 LONG = (*("trainer.train_steps=30", "trainer.checkpoint_interval=3", "trainer.validation_interval=6"),)
 KEEP = ("trainer.max_to_keep=20",)
 

@@ -2,12 +2,14 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 
 import pytest
 
 from official_trainer.sweeps import results
+from official_trainer.sweeps.settings import SweepError
 from tests import ROOT
 from tests.support import runs
 from tests.support.forked import Command, run_command
@@ -144,7 +146,7 @@ def test_trials_that_all_fail_end_the_sweep(tmp_path):
     assert done.code == 1 and "error: the last 5 trials failed; the last one: " in done.err, done.err
     assert "ValueError: a bug" in done.err
     module.write_text(source)
-    done = command(sweep, *WORDS)
+    done = command(sweep, *WORDS, "--trials=1")
     counts = results.summary(str(sweep.directory))["counts"]
     assert done.code == 0 and counts["complete"] >= 1 and counts["failed"] >= 5, done.out + done.err
 
@@ -173,6 +175,14 @@ sweep("points", {{"{RATE}": "log(1e-3, 1)"}}, model_dir="out", trials=2)
 """
 
 
+def test_a_script_that_is_imported_begins_no_sweep(tmp_path):
+    """N21: as multiprocessing imports it in a trial."""
+    (tmp_path / "tune.py").write_text(SCRIPT)
+    with pytest.raises(SweepError, match="a trial imports this script: write `if __name__"):
+        runpy.run_path(str(tmp_path / "tune.py"), run_name="__mp_main__")
+
+
+@pytest.mark.full
 def test_a_script_that_trials_import_has_to_say_so(tmp_path):
     """N21: without `if __name__`, each trial would begin the sweep again; the guide has a script that is right."""
     sweep = Sweep(tmp_path / "python", SPACE)

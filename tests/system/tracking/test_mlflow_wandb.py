@@ -132,7 +132,10 @@ def test_wandb_has_one_identity_and_the_config_of_each_process(place):
     assert [config["trainer.train_steps"] for config in said] == ["20", "30"]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("mlflow", "wandb")])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("mlflow", marks=[needs("mlflow"), pytest.mark.full]), pytest.param("wandb", marks=needs("wandb"))],
+)
 def test_what_an_evaluation_returns_is_in_a_service_once(tmp_path, name):
     """B13: images, texts, tables and so on, over a restart; `eval` has a run of its own there."""
     trackers = (TrackerConfig.named(name)(on_error="fail"),)

@@ -69,6 +69,7 @@ def test_the_example_is_exported(workspace, tmp_path):
     np.testing.assert_allclose(served["probabilities"], task.predict_step(wines, model)["probabilities"], atol=1e-6)
 
 
+@pytest.mark.full
 def test_the_tests_of_the_example_fail_when_they_should(workspace, tmp_path):
     """N1, N36: labels that Python draws: there is nothing to learn, and a run that is stopped loses the generator."""
     file = workspace / "experiments" / "my_experiment.py"

@@ -29,8 +29,8 @@ def record(model_dir, name="run.json"):
     return json.loads((Path(model_dir) / name).read_text())
 
 
-ELSEWHERE = {"digits_cnn", "digits_keras3", "digits_mlp"}
-"""Experiments whose smoke runs are those of many tests and pages."""
+ELSEWHERE = {"diabetes", "digits_cnn", "digits_keras3", "digits_mlp", "digits_tasks", "python_docs_lm"}
+"""Experiments of digits, which many tests and pages run, and two whose parts `test_experiments.py` has."""
 
 
 @pytest.mark.parametrize(
