@@ -134,14 +134,22 @@ CODES = {0, 2, 75}
 
 def make_run(folder, *sets):
     """Makes a run directory with everything that a run, an evaluator and predictions leave, and locks of dead ones."""
-    run = folder / "run"
-    for name in ("train", "continuous_eval", "predict"):
-        argv = [word for word in VERBS[name](run) if word != "trainer.train_steps=30"]
-        done = run_command(argv if name == "predict" else [*argv, *sets], cwd=ROOT, folder=folder)
+    run = trained(folder, *sets)
+    for name, more in (("continuous_eval", sets), ("predict", ())):
+        done = run_command([*VERBS[name](run), *more], cwd=ROOT, folder=folder)
         assert done.code == 0, done.err
     (run / ".lock.json").write_text(json.dumps({"owner": "dead", "pid": 1, "machine": "other", "renewals": 1}))
     lease = {"host": "other", "pid": 1, "renewed": 0.0, "done": [10]}
     (run / "continuous_eval" / "lease.json").write_text(json.dumps(lease))
+    return run
+
+
+def trained(folder, *sets):
+    """Makes a run directory with what a run leaves."""
+    run = folder / "run"
+    argv = [word for word in VERBS["train"](run) if word != "trainer.train_steps=30"]
+    done = run_command([*argv, *sets], cwd=ROOT, folder=folder)
+    assert done.code == 0, done.err
     return run
 
 
@@ -283,7 +291,7 @@ def _problems(case, verb, result, expected, whole):
 
 FEW = {
     "run.json": ["nested", "foreign"],
-    "params.yaml": ["link", "nested", "pipe"],
+    "params.yaml": ["link", "nested"],
     "status.json": ["pipe"],
     "metrics.jsonl": ["directory", "zeroed"],
     "ckpt-N.index": ["swapped"],
@@ -297,19 +305,21 @@ FEW = {
 DEAR = ("train", "check", "export", "eval_best", "continuous_eval", "compare", "report")
 """Commands that meet only the first harm of each file in the quick test: they read as the others do."""
 
+CHEAP = ("status.json", "ckpt-N.index", "ckpt-N.manifest.json")
+"""Files whose harm they do not meet there; for training after it, see `checkpoints/test_store_corruption.py`."""
+
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The directory of a run, that of another run, and the results of all commands on a copy of the first."""
-    folders = [tmp_path_factory.mktemp(name) for name in ("one", "other")]
-    run, other = make_run(folders[0]), make_run(folders[1], "runtime.seed=2")
-    expected = Try(run, other, None, None, tmp_path_factory.mktemp("whole") / "try").results()
+def whole(tmp_path_factory):
+    """The directory of a run, and the results of all commands on a copy of it."""
+    run = make_run(tmp_path_factory.mktemp("one"))
+    expected = Try(run, run, None, None, tmp_path_factory.mktemp("whole") / "try").results()
     assert {result["code"] for result in expected.values()} == {0}, expected
-    return run, other, expected
+    return run, expected
 
 
-def broken(runs, cases, folder, without=lambda case: ()):
-    run, other, expected = runs
+def broken(whole, other, cases, folder, without=lambda case: ()):
+    run, expected = whole
 
     def check(numbered):
         number, case = numbered
@@ -325,17 +335,23 @@ def test_every_verb_is_tried_or_has_no_run_directory():
     assert tried | NO_RUN_DIRECTORY == {name.replace("-", "_") for name in verbs.names()}
 
 
-def test_damage_to_a_run_directory_is_said_and_never_gives_other_values(runs, tmp_path):
+def test_damage_to_a_run_directory_is_said_and_never_gives_other_values(whole, tmp_path):
     """N3, N6, N34: exit code 0, 2 or 75, a message, no traceback, no hang; each harm to one place."""
     cases = [(kind, harm) for kind, harms in FEW.items() for harm in harms]
     assert {harm for _, harm in cases} == {*FILE_HARMS, *FOLDER_HARMS}
-    assert {*cases} <= {*all_cases(runs[0])}
-    assert broken(runs, cases, tmp_path, lambda case: () if case[1] == FEW[case[0]][0] else DEAR) == []
+    assert {*cases} <= {*all_cases(whole[0])}
+    other = trained(tmp_path, "runtime.seed=2", *NO_EXPORTS)  # of which one file is used
+    assert broken(whole, other, cases, tmp_path, _without) == []
+
+
+def _without(case):
+    kind, harm = case
+    return () if harm == FEW[kind][0] and kind not in CHEAP else DEAR
 
 
 @pytest.mark.full
-def test_every_damage_to_every_kind_of_file_and_folder(runs, tmp_path):
+def test_every_damage_to_every_kind_of_file_and_folder(whole, tmp_path):
     """N3, N6, N34: as above, for all of them."""
-    cases = all_cases(runs[0])
+    cases, other = all_cases(whole[0]), make_run(tmp_path, "runtime.seed=2")
     assert len(cases) > 400
-    assert broken(runs, cases, tmp_path) == []
+    assert broken(whole, other, cases, tmp_path) == []
