@@ -48,7 +48,6 @@ def served(*calls):
 
 
 RUNS = {
-    "plain": [],
     "averages": [
         *("trainer.optimizer_config.ema={average_decay: 0.9}", "runtime.num_gpus=0"),
         "runtime.distribution_strategy=mirrored",
@@ -58,7 +57,10 @@ RUNS = {
 
 
 def test_exports_of_runs_compute_what_their_models_compute(tmp_path):
-    """N40: two inputs, two outputs by name; averages, bfloat16, LoRA, two replicas: equal to 1e-6."""
+    """N40: two inputs, two outputs by name; averages, bfloat16, LoRA, two replicas: equal to 1e-6.
+
+    Those of a run without any of it, and which weights are averages, see `tests/system/runs/test_run_keras3.py`.
+    """
     outputs = {}
     for name, sets in RUNS.items():
         do(tmp_path / name, *sets, "trainer.train_steps=4", mode="train")
@@ -70,7 +72,6 @@ def test_exports_of_runs_compute_what_their_models_compute(tmp_path):
         assert values.keys() == {"logits", "size"}
         for key in expected:
             np.testing.assert_allclose(values[key], expected[key], atol=1e-6, err_msg=name)
-    assert not np.allclose(outputs["plain"]["logits"], outputs["averages"]["logits"], atol=1e-4)
 
 
 class Words(keras.Model):

@@ -79,6 +79,7 @@ def train(folder, experiment, model_dir):
     return {*loaded(folder, "train", f"--experiment={experiment}", *words)}
 
 
+@pytest.mark.full
 def test_a_run_with_keras_3_imports_neither_tf_keras_nor_model_garden(workspace):
     """N37: although orbit, and TensorFlow at its defaults here, import tf_keras."""
     assert train(workspace, "ones", workspace / "run") == {"keras", "tensorflow"}

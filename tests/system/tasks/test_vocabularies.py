@@ -127,7 +127,8 @@ def test_every_checkpoint_of_a_run_holds_them(begun, tmp_path, name):
     assert do(run_dir, *KEEPING, **options) == do(run_dir, *KEEPING, file="reordered", **options)
 
 
-@pytest.mark.parametrize("name", [full("tf_keras"), "Keras 3"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", KERASES)
 def test_two_replicas_go_on_with_the_words_of_the_checkpoint(tmp_path, name):
     """N53: mirrored; with a shrunk file the run ends as with the file that it began with."""
     options = {"kind": KERASES[name], "build": fixed, "mode": "train"}

@@ -5,7 +5,7 @@ import pytest
 
 from official_trainer.config.optimization import EMAConfig
 from tests.support import several_tasks, toy
-from tests.support.cases import full
+from tests.support.cases import cases, full
 from tests.support.several_tasks import NoDropout
 
 
@@ -20,6 +20,7 @@ def plain(request):
     return request.param, found, trainer.evaluate(-1)
 
 
+@pytest.mark.parametrize("plain", cases([True, False], False), indirect=True)
 def test_two_replicas_compute_what_one_does(plain):
     """T21: mirrored over two devices gives the weights and the results of one, within rounding."""
     joint, expected, one = plain
