@@ -36,7 +36,7 @@ def started_at(model_dir):
     cases([("data", "flipped_middle"), ("index", "missing"), ("manifest", "cut_in_half")], ("index", "missing")),
 )
 def test_a_run_goes_on_from_the_newest_whole_checkpoint(run_dir, finished, tmp_path, part, harm):
-    """N1, N3: and ends with the same bits, and each row once."""
+    """N1, N3: and ends with the same bits, the same best checkpoint, and each row once."""
     HARMS[harm](run_dir / f"ckpt-20{PARTS[part]}")
     (run_dir / "checkpoint").unlink()
     done = train_digits(run_dir, tmp_path)
@@ -44,6 +44,8 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(run_dir, finished, tmp_p
     assert "ckpt-20 is damaged: " in done.err
     assert started_at(run_dir) == 10
     assert bits(run_dir / "ckpt-20") == bits(finished / "ckpt-20")
+    best = [{path.stem: bits(path.with_suffix("")) for path in d.glob("best/*.index")} for d in (run_dir, finished)]
+    assert best[0] and best[0] == best[1]
     rows = [[(row["step"], row["split"]) for row in read_rows(f"{d}/metrics.jsonl")] for d in (run_dir, finished)]
     assert rows[0] == rows[1]
 
