@@ -155,7 +155,7 @@ SUPERVISED = [(whom, number) for whom in KILLED for number in range(10)]
 
 @pytest.mark.parametrize(
     ("whom", "number"),
-    cases(SUPERVISED, ("both", 2)),
+    cases(SUPERVISED, ("both", 2), ("a worker of two", 1)),
     ids=str,
 )
 def test_a_supervised_job_ends_as_if_nothing_was_killed(shared, workspace, tmp_path, request, whom, number):

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
-from tests.support.cases import cases, full
+from tests.support.cases import full
 from tests.support.source_cases import all_cases, pipeline
 
 COUNT = 53
@@ -141,8 +141,6 @@ def is_same(found, expected, batch, parts):
 
 
 NAMES = sorted(all_cases())
-QUICK = "groups", "mixture in a mixture", "packed", "parquet"
-"""Each way to number examples; those of every type of file are read in `integration/sources`."""
 
 
 def shares(total):
@@ -163,22 +161,21 @@ def source(tmp_path_factory):
     return of
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("name", "count"), shares(NUM_CASES))
+@pytest.mark.parametrize(("name", "count"), [("groups", 2), *shares(NUM_CASES)])
 def test_each_step_has_the_same_examples_on_any_fleet(source, name, count):
     """N42: at any step and epoch, at the ends of epochs, and after a second stop."""
     chance = random.Random(f"{name}/{count}")
     assert differing(source(name), [drawn(chance) for _ in range(count)], read_in_one_graph) == []
 
 
-@pytest.mark.parametrize(("name", "count"), [*((name, 1) for name in QUICK), *shares(NUM_BUILT)])
+@pytest.mark.parametrize(("name", "count"), [*((name, 1) for name in NAMES), *shares(NUM_BUILT)])
 def test_pipelines_that_are_built_for_each_start_do_so_too(source, name, count):
     """N42: with a number as the start step, as a run builds them."""
     chance = random.Random(f"built/{name}/{count}")
     assert differing(source(name), [drawn(chance) for _ in range(count)], read_one_by_one) == []
 
 
-@pytest.mark.parametrize("name", cases(NAMES, *QUICK))
+@pytest.mark.parametrize("name", NAMES)
 def test_an_evaluation_has_each_example_once_on_any_fleet(source, name):
     """N42: also where a host has none, or the last batch is smaller."""
     for hosts, each, batch in [(1, 1, 8), (2, 1, 8), (3, 2, 12), (8, 1, 64)]:
@@ -193,7 +190,6 @@ def test_an_evaluation_has_each_example_once_on_any_fleet(source, name):
         assert sorted(read) == list(range(COUNT)), (hosts, each)
 
 
-@pytest.mark.full
 def test_a_difference_is_found(source, monkeypatch):
     """N42: hosts that take a batch of the step before are noticed."""
     build = Place.build

@@ -53,7 +53,7 @@ def batch_of(job):
 
 @pytest.mark.parametrize(
     ("job", "pipeline", "cache", "start"),
-    [((1, 1), 0, True, 1), full(((1, 2), 0, False, 7)), ((2, 2), 1, False, 7), full(((8, 8), 7, True, 1))],
+    [((1, 1), 0, True, 1), full(((1, 2), 0, False, 7)), ((2, 2), 0, False, 7), full(((8, 8), 7, True, 1))],
 )
 def test_starts_at_any_step(folder, job, pipeline, cache, start):
     """N1: the order does not depend on where the run was restarted, in any epoch, for any pipeline."""

@@ -102,8 +102,8 @@ def strikes_of(chance, count):
 
 
 RUNS = [(name, run, 5) for name in sorted(all_cases()) for run in range(4)]
-QUICK = [("mixture in a mixture", 0, 2)]
-"""Sources in sources; `test_elastic.py` has the order of sources on every fleet."""
+QUICK = [(name, 0, 2) for name in ("parquet", "grain MapDataset", "mixture in a mixture", "packed")]
+"""One of each way to read; `test_elastic.py` has the order of every source on every fleet."""
 
 
 @pytest.mark.parametrize(("name", "run", "kills"), cases([*QUICK, *RUNS], *QUICK))
@@ -146,7 +146,6 @@ def _ends(pid):
     return bool(ended)
 
 
-@pytest.mark.full
 def test_other_examples_are_found(shared, tmp_path):
     """N42: a run that goes on with another order is told from one that does not."""
     broken = Broken(shared, case("list"), tmp_path / "run", ONE)

@@ -23,7 +23,7 @@ CONTROLS = {
 }
 
 
-@pytest.mark.parametrize("item", cases(CONTROLS, "data position", "optimizer slots"))
+@pytest.mark.parametrize("item", cases(CONTROLS, "random streams", "data position", "optimizer slots"))
 def test_a_run_that_forgets_is_found_out(item, shared, tmp_path):
     """N1, N2, K6: leave one item of state out, and the comparison says so."""
     case, strike, sets, forget, kinds = CONTROLS[item]

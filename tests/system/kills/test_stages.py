@@ -68,7 +68,7 @@ ONE_RUN = {
 }
 
 
-@pytest.mark.parametrize("way", cases(list(ONE_RUN), "tf_keras, two replicas, averages"))
+@pytest.mark.parametrize("way", cases(list(ONE_RUN), "tf_keras, two replicas, averages", "KerasHub"))
 def test_one_run_in_two_stages(way, stage, tmp_path):
     """N54: it ends with the bits of an unbroken one: killed in each, between them, before the second has saved."""
     if way == "KerasHub":

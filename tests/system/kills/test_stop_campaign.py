@@ -31,7 +31,7 @@ CASES = {
     "keras3-mirrored": Case("keras3-mirrored", functools.partial(_start, (MIRRORED,))),
 }
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-QUICK = {("keras3-mirrored", signal.SIGINT, 0)}
+QUICK = {("keras2", signal.SIGTERM, 0), ("keras3-mirrored", signal.SIGINT, 0)}
 TRIALS = [
     pytest.param(name, by, number, marks=() if (name, by, number) in QUICK else pytest.mark.full)
     for name in CASES

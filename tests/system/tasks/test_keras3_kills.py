@@ -45,7 +45,7 @@ def start(sets, shared, folder, *more, first=None):
 CASES = {name: Case(f"keras3-{name}", functools.partial(start, sets)) for name, sets in SETS.items()}
 
 
-@pytest.mark.parametrize("name", cases(list(CASES), "all"))
+@pytest.mark.parametrize("name", cases(list(CASES), "all", "all-mirrored"))
 def test_killed_anywhere(name, shared, tmp_path, request):
     """N38, N1: at a step, before a change on disk, and at any instant; the unbroken run has windows of seven steps."""
     seed = request.config.getoption("--chaos-seed")
@@ -64,7 +64,7 @@ FORGOTTEN = {
 }
 
 
-@pytest.mark.parametrize("item", cases(list(FORGOTTEN), "data position"))
+@pytest.mark.parametrize("item", FORGOTTEN)
 def test_a_run_that_forgets_is_found_out(item, shared, tmp_path):
     """N37: leave one item of state out, and the comparison says so."""
     forget, kinds = FORGOTTEN[item]
