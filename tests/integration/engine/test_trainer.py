@@ -33,6 +33,7 @@ def test_smoothed_loss_weighs_a_new_loss_by_one_percent():
     """G9, T2: moving average with weight 0.01, from the first loss on; one call reports what its steps gave."""
     trainer = build()
     rows = [trainer.train(1) for _ in range(4)]
+    assert [float(row["training_loss"]) for row in rows] == pytest.approx([float(row["batch_loss"]) for row in rows])
     weights_of_losses = [0.01 * 0.99**age for age in (3, 2, 1, 0)]
     expected = np.average([float(row["batch_loss"]) for row in rows], weights=weights_of_losses)
     assert math.isclose(float(rows[-1]["smoothed_loss"]), expected, rel_tol=1e-5)
