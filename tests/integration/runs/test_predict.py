@@ -90,11 +90,13 @@ def test_a_row_for_each_example_in_order(strategy, batch, trained, tmp_path):
 
 
 @pytest.mark.parametrize("strategy", cases(["off", "mirrored"], "off"))
-def test_training_data_once_and_in_order(strategy, trained, tmp_path):
-    """N18: the examples that the task trains on, unshuffled, up to where they begin again."""
+def test_training_data_once_and_in_order(strategy, trained, tmp_path, monkeypatch):
+    """N18: what the task trains on, unshuffled, up to where it begins again; in files of a chosen size."""
+    monkeypatch.setattr("official_trainer.runs.predictions._FILE_BYTES", 400)
     model_dir, expected = trained
     sets = [f"runtime.distribution_strategy={strategy}", "task.train_data.global_batch_size=14"]
-    do(model_dir, *sets, output_dir=str(tmp_path / "out"), format="npy", shard_size=60, data="train_data")
+    do(model_dir, *sets, output_dir=str(tmp_path / "out"), format="npy", data="train_data")
+    assert len(list((tmp_path / "out").glob("predictions-*.npy"))) > 2
     np.testing.assert_allclose(loaded(tmp_path / "out"), expected[:NUM_TRAINING], rtol=1e-5, atol=1e-6)
 
 
