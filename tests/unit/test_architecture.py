@@ -36,7 +36,7 @@ MAX_LINES = {
     **{"actions": 2150, "checkpoints": 2500, "distributed": 2000, "garden": 1500, "processes": 1000},
 }
 """The most lines of a package, `.py` and `.pyi`. A change that needs more says why in its commit."""
-MAX_TEST_LINES = 62_300
+MAX_TEST_LINES = 62_350
 """The most lines of all tests and what they share."""
 
 # Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
