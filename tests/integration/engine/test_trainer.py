@@ -41,6 +41,14 @@ def test_smoothed_loss_weighs_a_new_loss_by_one_percent():
     assert int(trainer.global_step.numpy()) == 4
 
 
+def test_an_evaluation_has_the_loss_of_its_own_steps():
+    """T2: what an evaluation before it has measured does not count."""
+    trainer, other = build(), build()
+    trainer.evaluate(-1)
+    losses = [float(one.train(3) and one.evaluate(-1)["validation_loss"]) for one in (trainer, other)]
+    assert losses[0] == losses[1]
+
+
 @pytest.mark.parametrize(
     ("strategy", "batch"),
     cases(
