@@ -72,11 +72,12 @@ class ChangedState:
 
     def _named(self, lost: Sequence[tuple[Any, Any]]) -> list[tuple[str, str, bool, Any]]:
         """Returns what handles lead to: its name, what it is, whether it is attached now, what changes it."""
-        here = {id(handle): (path, value) for path, value in self._find().items() for handle in _handles(value)}
-        elsewhere = _values_of([handle for handle, _ in lost if id(handle) not in here])
+        by_handle = {id(handle): (path, value) for path, value in self._find().items() for handle in _handles(value)}
+        if any(id(handle) not in by_handle for handle, _ in lost):
+            by_handle = {**_everywhere(), **by_handle}
         unsaved, named, once = attached.unsaved_state(self._task), [], {}
         for handle, operation in reversed(lost):
-            path, value = here.get(id(handle)) or ("", elsewhere.get(id(handle)))
+            path, value = by_handle.get(id(handle), ("", None))
             once[id(value)] = path, value, operation
         for path, value, operation in reversed(once.values()):
             if value is None:  # an iterator, a writer of summaries
@@ -112,27 +113,26 @@ def _handles(value: Any) -> list[Any]:
     return [copy.handle for shard in shards for copy in copies(shard)]
 
 
-def _values_of(handles: Sequence[Any]) -> dict[int, Any]:
-    """Returns, by the ids of handles, the variables, with their copies, or the tables that have them.
+def _everywhere() -> dict[int, tuple[str, Any]]:
+    """Returns an empty path and the variable or table, by the ids of handles, of all that the process holds.
 
-    It looks at all objects of the process, so it is for what nothing known leads to.
+    Of a variable with copies it is the one that has them all. There are a million objects to look at.
     """
-    values: dict[int, Any] = {}
-    if not handles:
-        return values
-    wanted = {id(handle) for handle in handles}
     gc.unfreeze()  # what was there before TensorFlow was imported is left out else
-    things = gc.get_objects()
-    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, tf.Variable | attached.tables())}
+    things, wanted = gc.get_objects(), tf.Variable | attached.tables()
+    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, wanted)}
+    with_handles: list[tuple[list[Any], Any]] = []
     for thing in things:
         if type(thing) in kinds:
             with contextlib.suppress(Exception):  # it is no longer whole
-                held = _handles(thing)
-                for key in wanted.intersection(map(id, held)):
-                    if key not in values or len(held) > len(_handles(values[key])):
-                        values[key] = thing
+                with_handles.append((_handles(thing), thing))
     gc.freeze()
-    return values
+    with_handles.sort(key=lambda pair: len(pair[0]), reverse=True)
+    by_handle: dict[int, tuple[str, Any]] = {}
+    for handles, value in with_handles:
+        for handle in handles:
+            by_handle.setdefault(id(handle), ("", value))
+    return by_handle
 
 
 def _changed(graph: Any) -> list[tuple[Any, Any]]:

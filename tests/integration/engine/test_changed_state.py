@@ -127,7 +127,7 @@ class MadeLate(Undropped3):
 
 
 def test_what_is_attached_is_found_without_a_look_at_all_objects(monkeypatch):
-    """N52: of which a process has a million: on two replicas that took seconds for each variable."""
+    """N52: a process has a million objects; looking at them took seconds for each variable on two replicas."""
     monkeypatch.setattr(gc, "get_objects", lambda: pytest.fail("looked at all objects"))
     trainer = build(task_cls=MadeLate)
     assert float(trainer.train(2)["training_loss"]) > 0.0
