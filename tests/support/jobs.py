@@ -18,8 +18,8 @@ def resolved(name, *sets, config=None, **layers):
 def do(name, model_dir, *sets, mode="train_and_eval", config=None, config_files=(), **options):
     """Runs an experiment in this process; returns what the run returns."""
     keras.backend.clear_session()
-    found = resolved(name, *sets, config=config, config_files=config_files)
-    return run(name, found, mode=mode, model_dir=str(model_dir), **{"quiet": True, **options})
+    as_resolved = resolved(name, *sets, config=config, config_files=config_files)
+    return run(name, as_resolved, mode=mode, model_dir=str(model_dir), **{"quiet": True, **options})
 
 
 def run(experiment, resolved, **fields):

@@ -181,7 +181,9 @@ def test_a_committed_step_is_written_once_unless_asked(saved):
     # Weight averaging creates its variables with the program (`shadow_copy`), so it is always built.
     cases(
         [*((name, True) for name in OPTIMIZERS), *((name, False) for name in OPTIMIZERS if name != "ema")],
-        *(("ema", True), ("new_loss_scale", True), ("legacy_loss_scale", False)),
+        ("ema", True),
+        ("new_loss_scale", True),
+        ("legacy_loss_scale", False),
     ),
 )
 def test_everything_comes_back_bit_for_bit(model_dir, optimizer, build):

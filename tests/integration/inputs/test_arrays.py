@@ -11,6 +11,7 @@ from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import order
+from tests.support.record_files import contexts
 
 
 def ids(n):
@@ -38,10 +39,7 @@ def global_batches(arrays, params, steps, job, **settings):
     pipelines, replicas = job
     each = replicas // pipelines
     parts = []
-    for pipeline in range(pipelines):
-        context = inputs.InputContext(
-            num_input_pipelines=pipelines, input_pipeline_id=pipeline, num_replicas_in_sync=replicas, **settings
-        )
+    for context in contexts(job, **settings):
         elements = read(arrays, params, steps * each, context)
         parts.append([np.concatenate(elements[s * each : (s + 1) * each]) for s in range(steps)])
     return [np.concatenate(step) for step in zip(*parts, strict=True)]
@@ -173,14 +171,6 @@ def test_evaluation_counts_each_example_once(n, quarter, job, drop):
         assert all(0 < len(element) <= batch // job[1] for element in elements)
         seen += list(np.concatenate(elements)) if elements else []
     assert sorted(seen) == list(wanted)
-
-
-def contexts(job):
-    pipelines, replicas = job
-    return [
-        inputs.InputContext(num_input_pipelines=pipelines, input_pipeline_id=p, num_replicas_in_sync=replicas)
-        for p in range(pipelines)
-    ]
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 9])

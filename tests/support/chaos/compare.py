@@ -17,10 +17,10 @@ from tests.support.runs import bits, rows
 def differences(broken, unbroken):
     """Returns what differs, as `{kind: first few differences}`; empty if the broken run lost nothing."""
     broken, unbroken = Path(broken), Path(unbroken)
-    found = {"variables": _variables(broken, unbroken), "rows": _rows(broken, unbroken)}
+    unequal = {"variables": _variables(broken, unbroken), "rows": _rows(broken, unbroken)}
     for kind, read_all in {"ids": ids, "events": _points, "saved": _saved, "record": _recorded}.items():
-        found[kind] = _unequal(read_all(broken), read_all(unbroken))
-    return {kind: sorted(items)[:5] for kind, items in found.items() if items}
+        unequal[kind] = _unequal(read_all(broken), read_all(unbroken))
+    return {kind: sorted(items)[:5] for kind, items in unequal.items() if items}
 
 
 def id_lines(model_dir):

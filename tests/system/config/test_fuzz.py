@@ -152,8 +152,8 @@ def _write(folder, name, text):
 
 def _assert_shown(text):
     """A terminal shows all of it and obeys none of it."""
-    found = _HIDDEN.search(text)
-    assert found is None, f"{found} in {text!r}"
+    hidden = _HIDDEN.search(text)
+    assert hidden is None, f"{hidden} in {text!r}"
 
 
 @contextlib.contextmanager
